@@ -79,7 +79,7 @@ Command quantize_command() {
                   {"rotate", "", toggle(options.rotate),
                    "spread outliers: a Hadamard matrix with random signs, folded into the weights; the head is untied"},
                   {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
-                   "nvfp4, mxfp4: a text on whose inputs the codes' errors are made up for (GPTQ)"},
+                   "a text on whose inputs the codes' errors are made up for (GPTQ)"},
                   {"calibrate-tokens", "N", integer(command->calibrate_tokens, {.from = 2}),
                    "of that text, at most; 16,384 if not given"},
                   threads_option(command->threads),

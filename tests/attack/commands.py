@@ -88,6 +88,21 @@ CASES = {
             ["quantize", "--model", "{llama}", "--out", "{out}", "--format", "nvfp4", "--calibrate", "{texts}/a.txt"],
             ["llama/*", "texts/a.txt"],
         ),
+        (
+            [
+                "quantize",
+                "--model",
+                "{llama}",
+                "--out",
+                "{out}",
+                "--format",
+                "fp8-block",
+                "--rotate",
+                "--calibrate",
+                "{texts}/a.txt",
+            ],
+            ["llama/*", "texts/a.txt"],
+        ),
     ],
     "inspect": [
         (["inspect", "{t5}/model.safetensors"], ["t5/model.safetensors"]),

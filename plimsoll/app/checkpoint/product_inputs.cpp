@@ -27,7 +27,7 @@ ProductInputs::ProductInputs(const ProductInputsOptions& options) : options_(opt
   for (const TokenWindow& each :
        read_token_windows(text, {.data = options.data, .context = window, .tokens = options.tokens})) {
     tokens += each.inputs.numel();
-    streams_.push_back(model_->first_stream(each.inputs.unsqueeze(0)));
+    windows_.push_back(each.inputs.unsqueeze(0));
   }
   if (tokens < window) {
     fail("{}: expected more than {} tokens to calibrate on, got {}", options.data.native(), window, tokens + 1);
@@ -35,6 +35,17 @@ ProductInputs::ProductInputs(const ProductInputsOptions& options) : options_(opt
   for (const nn::ProductWeight& product : nn::weights_with_codes(*model_)) {
     weights_.emplace(product.state->name, product.name);
   }
+}
+
+bool ProductInputs::has(const std::string& parameter) const { return model_->named_parameters().contains(parameter); }
+
+void ProductInputs::replace(const std::string& parameter, const at::Tensor& values) {
+  model_->named_parameters()[parameter].set_data(values);  // not into memory that may be a file's
+}
+
+void ProductInputs::start() {
+  streams_.clear();
+  for (const at::Tensor& tokens : windows_) streams_.push_back(model_->first_stream(tokens));
 }
 
 std::map<std::string, at::Tensor> ProductInputs::squares_of(size_t block) {
@@ -54,10 +65,6 @@ std::map<std::string, at::Tensor> ProductInputs::squares_of(size_t block) {
          options_.data.native());
   }
   return result;
-}
-
-void ProductInputs::replace(const std::string& parameter, const at::Tensor& values) {
-  model_->named_parameters()[parameter].set_data(values);  // not into memory that may be a file's
 }
 
 void ProductInputs::run(size_t block) {

@@ -27,11 +27,16 @@ class ProductInputs {
   // Throws UsageError, Error or io::Error.
   explicit ProductInputs(const ProductInputsOptions& options);
 
+  // Whether the model has such a parameter, which a tied head is not.
+  bool has(const std::string& parameter) const;
+  // The model has these values from here on, which it keeps. values: fp32, of the parameter's shape.
+  void replace(const std::string& parameter, const at::Tensor& values);
+
+  // The streams become those of the text's tokens, which the first block reads.
+  void start();
   // By the names of the weights that a block's products have, each under "blocks.N.": ops::input_squares() of all tokens. The blocks
   // before it have been run. Throws Error where inputs are not finite.
   std::map<std::string, at::Tensor> squares_of(size_t block);
-  // The model has these values from here on, which it keeps. values: fp32, of the parameter's shape.
-  void replace(const std::string& parameter, const at::Tensor& values);
   // The streams become what the block gives, which the next one reads.
   void run(size_t block);
 
@@ -39,6 +44,7 @@ class ProductInputs {
   const ProductInputsOptions options_;
   std::shared_ptr<models::DecoderImpl> model_;
   std::map<std::string, std::string> weights_;  // parameters by the names of products
+  std::vector<at::Tensor> windows_;             // tokens, int64 [1, seq]
   std::vector<nn::ResidualStream> streams_;     // of each window, before the next block
 };
 

@@ -1,6 +1,7 @@
 #include "plimsoll/app/checkpoint/quantize_model.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -9,11 +10,11 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "plimsoll/app/checkpoint/product_inputs.h"
+#include "plimsoll/app/checkpoint/quantize_source.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/process/interrupt.h"
@@ -23,16 +24,14 @@
 #include "plimsoll/io/hugging_face_directory.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/decoder/config_json.h"
-#include "plimsoll/models/decoder/load.h"
-#include "plimsoll/models/decoder/rotation.h"
 #include "plimsoll/models/decoder/tensors.h"
 #include "plimsoll/models/stored_codes.h"
-#include "plimsoll/models/stored_weight.h"
 #include "plimsoll/models/weight_files.h"
 #include "plimsoll/ops/linear/decode_codes.h"
 #include "plimsoll/ops/linear/error_feedback.h"
 #include "plimsoll/ops/linear/fp4_codes.h"
 #include "plimsoll/ops/linear/packed_weights.h"
+#include "plimsoll/ops/tensor/scaled_tensor.h"
 #include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::app {
@@ -52,36 +51,24 @@ bool is_named(const std::string& module, const std::string& name) {
 class ModelQuantizer {
  public:
   explicit ModelQuantizer(const QuantizeOptions& options)
-      : options_(options),
-        directory_(options.model),
-        config_(models::decoder_config(directory_)),
-        codes_(directory_),
-        layout_(models::layout_of(options.format)) {
-    if (codes_.any()) {
-      fail("{}: quantization_config: expected weights that are values, got codes",
-           (options.model / "config.json").native());
-    }
-    models::check_decoder_tensors(directory_, codes_, config_);
-    if (options.rotate) rotation_.emplace(rotation_of(config_));
-    tensors_ = models::decoder_tensors(rotation_ ? rotation_->config() : config_);
-    const auto embedding = models::stored_weight(directory_, there(tensors_.front().parts.front()));
-    const auto stored = models::read_config_dtype(directory_.config(), options.model.native());
+      : options_(options), source_(options.model, options.rotate), layout_(models::layout_of(options.format)) {
+    const at::Tensor embedding = source_.stored(source_.tensors().front().parts.front());
+    const auto stored = models::read_config_dtype(source_.directory().config(), options.model.native());
     dtype_ = models::computed_in(options.dtype, stored.value_or(embedding.scalar_type()));
     choose();
-    check_calibrate();
   }
 
   QuantizeSummary write(const std::filesystem::path& directory) {
     const auto start = std::chrono::steady_clock::now();
     const InterruptScope interrupt;
-    if (!options_.calibrate.empty()) calibrate();
+    if (!options_.calibrate.empty()) calibrate(interrupt);
     models::WeightFiles files(directory, plans(), options_.shard_bytes);
-    for (size_t i = 0; i < tensors_.size(); ++i) {
+    for (size_t i = 0; i < source_.tensors().size(); ++i) {
       interrupt.stop_if_requested("quantize");
-      if (inputs_) follow(tensors_[i].parameter);
-      is_coded_[i] ? write_codes(tensors_[i], files) : write_values(tensors_[i], files);
+      if (inputs_) follow(source_.tensors()[i].parameter);
+      is_coded_[i] ? write_codes(source_.tensors()[i], files) : write_values(source_.tensors()[i], files);
       if (options_.on_parameter) {
-        options_.on_parameter(static_cast<int64_t>(i + 1), static_cast<int64_t>(tensors_.size()));
+        options_.on_parameter(static_cast<int64_t>(i + 1), static_cast<int64_t>(source_.tensors().size()));
       }
     }
     files.commit();
@@ -92,34 +79,21 @@ class ModelQuantizer {
   }
 
  private:
-  models::ResidualRotation rotation_of(const models::DecoderConfig& config) const {
-    constexpr uint64_t kSeed = 0;
-    try {
-      return models::ResidualRotation(config, kSeed);
-    } catch (const std::invalid_argument& error) {
-      refuse("--rotate: {}", error.what());
-    }
-  }
-
-  void check_calibrate() const {
-    if (options_.calibrate.empty()) return;
-    if (!layout_.is_e2m1()) {
-      refuse("--calibrate: expected --format nvfp4 or mxfp4, got {}",
-             recipe::name_of(kQuantizedFormats, options_.format));
-    }
-    if (options_.rotate) refuse("--calibrate: expected no --rotate, got both");
-  }
-
-  void calibrate() {
-    for (const DecoderTensor& tensor : tensors_) {  // a model of other weights has no inputs to calibrate on
+  void calibrate(const InterruptScope& interrupt) {
+    for (const DecoderTensor& tensor : source_.tensors()) {  // a model of other weights has no inputs to calibrate on
       for (const StoredPart& part : tensor.parts) {
-        const ops::CodeSource from = source(tensor, part);
-        expect_finite(there(part), ops::amax_of_sources({{.weight = as_rows(from.weight)}}));
-        from.done();
+        const std::string name = source_.there(part);
+        source_.expect_finite(name, source_.stored(part));
+        source_.directory().releaser(name)();
       }
     }
     inputs_.emplace(
         ProductInputsOptions{.model = options_.model, .data = options_.calibrate, .tokens = options_.calibrate_tokens});
+    if (!source_.is_rotated()) return;  // the inputs are those of the model that is written
+    for (const DecoderTensor& tensor : source_.tensors()) {
+      interrupt.stop_if_requested("quantize");
+      if (inputs_->has(tensor.parameter)) inputs_->replace(tensor.parameter, source_.parameter(tensor));
+    }
   }
 
   // The blocks before that of the parameter have their codes' values, and inputs are those of its products.
@@ -128,39 +102,10 @@ class ModelQuantizer {
     if (!parameter.starts_with(kBlocks)) return;
     const size_t block = std::stoul(parameter.substr(kBlocks.size()));
     if (block_ == block) return;
-    if (block_) inputs_->run(*block_);
+    block_ ? inputs_->run(*block_) : inputs_->start();
     block_ = block;
     squares_ = inputs_->squares_of(block);
   }
-
-  // Whether the directory has no such tensor, since its head is the embedding.
-  bool is_new_head(const StoredPart& part) const {
-    return config_.ties_head && part.name == models::head_module(config_) + ".weight";
-  }
-
-  std::string there(const StoredPart& part) const {
-    const bool is_embedding = is_new_head(part);
-    return models::name_there(codes_, config_, is_embedding ? tensors_.front().parts.front().name : part.name);
-  }
-
-  at::Tensor stored(const StoredPart& part) const { return models::stored_weight(directory_, there(part)); }
-
-  // As the model that is written has it.
-  ops::CodeSource source(const DecoderTensor& tensor, const StoredPart& part) const {
-    const std::string name = there(part);
-    ops::CodeSource result = {.weight = stored(part), .done = directory_.releaser(name)};
-    if (!rotation_) return result;
-    expect_finite(name, ops::amax_of_sources({{.weight = as_rows(result.weight)}}));
-    at::Tensor norm;
-    if (const auto parameter = models::ResidualRotation::folded_norm(tensor.parameter)) {
-      const auto is_norm = [&](const DecoderTensor& each) { return each.parameter == *parameter; };
-      norm = stored(std::ranges::find_if(tensors_, is_norm)->parts.front());
-    }
-    result.weight = rotation_->rotated(tensor.parameter, result.weight, norm);
-    return result;
-  }
-
-  static at::Tensor as_rows(const at::Tensor& weight) { return weight.dim() == 1 ? weight.unsqueeze(0) : weight; }
 
   // Parameters whose matrices become codes: those that products under --dtype read as codes, without what is kept.
   void choose() {
@@ -173,10 +118,10 @@ class ModelQuantizer {
       }
       return kept;
     };
-    for (const DecoderTensor& tensor : tensors_) {
+    for (const DecoderTensor& tensor : source_.tensors()) {
       const bool is_product = tensor.shape.size() == 2 && tensor.parameter.starts_with("blocks.");
       const auto kept = std::ranges::count_if(tensor.parts, is_kept);
-      const bool is_wide = config_.keeps_in_high_precision(tensor.parameter);
+      const bool is_wide = source_.config().keeps_in_high_precision(tensor.parameter);
       is_coded_.push_back(is_product && kept == 0 && !is_wide);
       if (is_product && kept > 0 && kept < std::ssize(tensor.parts)) refuse_part(tensor);
       if (is_coded_.back()) check_shapes(tensor);
@@ -184,12 +129,12 @@ class ModelQuantizer {
         for (const StoredPart& part : tensor.parts) ignored_.push_back(module_of(part));
       }
     }
-    const std::string head = models::head_module(config_);
+    const std::string head = models::head_module(source_.config());
     ignored_.push_back(head);
     for (size_t i = 0; i < is_used.size(); ++i) {
       if (!is_used[i] && !is_named(head, options_.keep[i])) {
-        refuse("--keep: expected modules of the model, such as {}, got '{}'", module_of(tensors_.back().parts.front()),
-               options_.keep[i]);
+        refuse("--keep: expected modules of the model, such as {}, got '{}'",
+               module_of(source_.tensors().back().parts.front()), options_.keep[i]);
       }
     }
     if (std::ranges::none_of(is_coded_, [](bool coded) { return coded; })) {
@@ -236,10 +181,10 @@ class ModelQuantizer {
 
   std::vector<io::TensorPlan> plans() {
     std::vector<io::TensorPlan> result;
-    for (size_t i = 0; i < tensors_.size(); ++i) {
-      for (const StoredPart& part : tensors_[i].parts) {
-        const at::Tensor before = stored(part);
-        if (!is_new_head(part)) summary_.bytes_before += static_cast<int64_t>(before.nbytes());
+    for (size_t i = 0; i < source_.tensors().size(); ++i) {
+      for (const StoredPart& part : source_.tensors()[i].parts) {
+        const at::Tensor before = source_.stored(part);
+        if (!source_.is_new_head(part)) summary_.bytes_before += static_cast<int64_t>(before.nbytes());
         summary_.elements += before.numel();
         if (!is_coded_[i]) {
           result.push_back({part.name, dtype_, part.shape});
@@ -259,22 +204,16 @@ class ModelQuantizer {
     return result;
   }
 
-  void expect_finite(const std::string& name, float amax) const {
-    if (std::isfinite(amax)) return;
-    fail("{}: tensor '{}': expected finite weights, got {}", directory_.file_of(name).native(), name,
-         std::isnan(amax) ? "NaN" : "Inf");
-  }
-
   void write_values(const DecoderTensor& tensor, models::WeightFiles& files) const {
     for (const StoredPart& part : tensor.parts) {
-      const ops::CodeSource from = source(tensor, part);
-      const std::string name = there(part);
+      const ops::CodeSource from = source_.read(tensor, part);
+      const std::string name = source_.there(part);
       const at::Tensor rows = as_rows(from.weight);
-      expect_finite(name, ops::amax_of_sources({{.weight = rows}}));
+      source_.expect_finite(name, rows);
       const at::Tensor values = rows.to(dtype_);
       if (!std::isfinite(ops::amax_of_sources({{.weight = values}}))) {
-        fail("{}: tensor '{}': expected weights that {} holds, got larger ones", directory_.file_of(name).native(),
-             name, models::config_dtype_name(dtype_));
+        fail("{}: tensor '{}': expected weights that {} holds, got larger ones",
+             source_.directory().file_of(name).native(), name, models::config_dtype_name(dtype_));
       }
       files.write(part.name, values.reshape(part.shape));
       from.done();
@@ -285,49 +224,50 @@ class ModelQuantizer {
     std::vector<ops::CodeSource> sources;
     float amax = 0;  // of all parts, whose codes a product reads at once
     for (const StoredPart& part : tensor.parts) {
-      sources.push_back(source(tensor, part));
+      sources.push_back(source_.read(tensor, part));
       const float each = ops::amax_of_sources({sources.back()});
-      expect_finite(there(part), each);
+      source_.expect_finite(source_.there(part), each);
       amax = std::max(amax, each);
     }
-    layout_.is_e2m1() ? write_fp4(tensor, sources, amax, files) : write_fp8(tensor, sources, files);
-  }
-
-  void write_fp8(const DecoderTensor& tensor, const std::vector<ops::CodeSource>& sources,
-                 models::WeightFiles& files) const {
-    for (size_t i = 0; i < sources.size(); ++i) {
-      const CodePlan plan = plan_of(tensor.parts[i]);
-      const ops::ScaledTensor made =
-          ops::codes_of({sources[i]}, layout_.scales == Scales::kBlocks ? recipe::kBlock128x128 : recipe::kPerRow);
-      files.write(plan.codes.name, made.data.view(at::kFloat8_e4m3fn));
-      files.write(plan.scale.name, made.scale.reshape(plan.scale.shape));
-      sources[i].done();
-    }
-  }
-
-  void write_fp4(const DecoderTensor& tensor, const std::vector<ops::CodeSource>& sources, float amax,
-                 models::WeightFiles& files) {
-    const auto scaling =
-        layout_.kind == ops::CodeKind::kNvfp4 ? format::Fp4Scaling::kNvfp4 : format::Fp4Scaling::kMxfp4;
     const at::Tensor feedback = inputs_ ? ops::error_feedback(squares_.at(tensor.parameter)) : at::Tensor();
-    std::vector<ops::CodeSource> written;
+    std::vector<at::Tensor> values;  // of the codes, where inputs are to follow
     for (size_t i = 0; i < sources.size(); ++i) {
       const CodePlan plan = plan_of(tensor.parts[i]);
-      const ops::Fp4Codes made = inputs_ ? ops::fp4_codes_with_feedback(sources[i], scaling, amax, feedback)
-                                         : ops::fp4_codes_of({sources[i]}, scaling, amax);
-      files.write(plan.codes.name, made.codes);
-      files.write(plan.scale.name, made.scale.view(plan.scale.dtype));
-      if (plan.global_scale) {
-        const float factor = format::Nvfp4::encode_scale(amax, scaling);
-        files.write(plan.global_scale->name, at::full({1}, factor, at::kFloat));
-      }
-      written.push_back({.stored = stored_codes(made)});
+      values.push_back(layout_.is_e2m1() ? write_fp4(plan, sources[i], amax, feedback, files)
+                                         : write_fp8(plan, sources[i], feedback, files));
       sources[i].done();
     }
     if (!inputs_) return;
-    const at::Tensor values = ops::decode_codes(written, layout_.kind, at::kFloat);
-    inputs_->replace(tensor.parameter, models::rows_of(values, tensor.order, config_));
+    inputs_->replace(tensor.parameter, models::rows_of(at::cat(values), tensor.order, source_.config()));
     squares_.erase(tensor.parameter);
+  }
+
+  // The values of the codes, fp32, with feedback; undefined without it, where codes are nearest.
+  at::Tensor write_fp8(const CodePlan& plan, const ops::CodeSource& source, const at::Tensor& feedback,
+                       models::WeightFiles& files) const {
+    const auto granularity = layout_.scales == Scales::kBlocks ? recipe::kBlock128x128 : recipe::kPerRow;
+    const ops::ScaledTensor made = feedback.defined() ? ops::fp8_codes_with_feedback(source, granularity, feedback)
+                                                      : ops::codes_of({source}, granularity);
+    files.write(plan.codes.name, made.data.view(at::kFloat8_e4m3fn));
+    files.write(plan.scale.name, made.scale.reshape(plan.scale.shape));
+    return feedback.defined() ? ops::dequantize(made, at::kFloat) : at::Tensor();
+  }
+
+  // The same.
+  at::Tensor write_fp4(const CodePlan& plan, const ops::CodeSource& source, float amax, const at::Tensor& feedback,
+                       models::WeightFiles& files) const {
+    const auto scaling =
+        layout_.kind == ops::CodeKind::kNvfp4 ? format::Fp4Scaling::kNvfp4 : format::Fp4Scaling::kMxfp4;
+    const ops::Fp4Codes made = feedback.defined() ? ops::fp4_codes_with_feedback(source, scaling, amax, feedback)
+                                                  : ops::fp4_codes_of({source}, scaling, amax);
+    files.write(plan.codes.name, made.codes);
+    files.write(plan.scale.name, made.scale.view(plan.scale.dtype));
+    if (plan.global_scale) {
+      const float factor = format::Nvfp4::encode_scale(amax, scaling);
+      files.write(plan.global_scale->name, at::full({1}, factor, at::kFloat));
+    }
+    if (!feedback.defined()) return {};
+    return ops::decode_codes({{.stored = stored_codes(made)}}, layout_.kind, at::kFloat);
   }
 
   static ops::StoredCodes stored_codes(const ops::Fp4Codes& made) {
@@ -336,23 +276,19 @@ class ModelQuantizer {
   }
 
   void write_config(const std::filesystem::path& directory) const {
-    nlohmann::json config = directory_.config();
+    nlohmann::json config = source_.directory().config();
     config.erase("torch_dtype");
     config["dtype"] = models::config_dtype_name(dtype_);
-    if (rotation_) config["tie_word_embeddings"] = false;
+    if (source_.is_rotated()) config["tie_word_embeddings"] = false;
     config["quantization_config"] = models::quantization_config_json(options_.format, ignored_);
     io::write_file(directory / "config.json", config.dump(2) + "\n");
   }
 
   const QuantizeOptions& options_;
-  const io::HuggingFaceDirectory directory_;
-  const models::DecoderConfig config_;
-  const models::StoredCodes codes_;
+  const QuantizeSource source_;
   const CodeLayout layout_;
   at::ScalarType dtype_ = at::kBFloat16;
-  std::optional<models::ResidualRotation> rotation_;
-  std::vector<DecoderTensor> tensors_;
-  std::vector<bool> is_coded_;                 // of tensors_
+  std::vector<bool> is_coded_;                 // of source_.tensors()
   std::vector<std::string> ignored_;           // linear modules that stay values
   std::optional<ProductInputs> inputs_;        // with --calibrate
   std::optional<size_t> block_;                // whose squares these are

@@ -32,8 +32,8 @@ struct QuantizeOptions {
   std::vector<std::string> keep = {};  // modules whose weights stay values, by their whole names or the ends of them
   models::WeightDtype dtype = models::WeightDtype::kBf16;  // of what stays values, of kValueDtypes
   bool rotate = false;  // the residual stream first (models/decoder/rotation.h), of llama, mistral, qwen2 and qwen3
-  // A text on whose inputs codes err least (ops/linear/error_feedback.h), of NVFP4 and MXFP4 and without `rotate`; empty: codes are
-  // nearest.
+  // A text on whose inputs codes err least (ops/linear/error_feedback.h), those of the rotated model with `rotate`; empty: codes
+  // are nearest.
   std::filesystem::path calibrate = {};
   int64_t calibrate_tokens = 1 << 14;  // of it, from its beginning, at most
   int64_t shard_bytes = int64_t{5} << 30;
