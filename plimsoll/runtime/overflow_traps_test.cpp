@@ -9,6 +9,7 @@
 #if defined(__x86_64__) && defined(__linux__)
 #include <xmmintrin.h>
 
+#include "plimsoll/runtime/team.h"
 #include "plimsoll/runtime/threads.h"
 #include "plimsoll/runtime/threads_testing.h"
 
@@ -62,7 +63,7 @@ TEST(OverflowTraps, LeaveMxcsrAsItWas) {
   constexpr uint32_t kFlushAndDenormalsAreZero = 0x8040;
   std::array<uint32_t, 3> before{}, after{};
   const auto read = [](std::array<uint32_t, 3>& control) {
-    parallel_for(3, 1, [&](int64_t, int64_t) { control[static_cast<size_t>(thread_index())] = _mm_getcsr(); });
+    run_team([&](const Team& team) { control[static_cast<size_t>(team.index())] = _mm_getcsr(); });
   };
   const uint32_t own = _mm_getcsr();
   _mm_setcsr(own | kFlushAndDenormalsAreZero);

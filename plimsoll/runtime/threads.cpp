@@ -5,13 +5,16 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <future>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
 
+#include "plimsoll/runtime/divide_up.h"
 #include "plimsoll/runtime/overflow_traps.h"
 
 namespace plimsoll::runtime {
@@ -45,6 +48,36 @@ void try_threads(int count) {
   for (int i = 0; i < count; ++i) started.emplace_back([ended] { ended.wait(); });
 }
 
+// The part of a range that is one thread's at first, in pieces. Whoever has none left takes one of another's.
+struct alignas(64) Share {
+  std::atomic<int64_t> next = 0;
+  int64_t end = 0, piece = 0;  // of grains
+
+  // Calls body on one piece after another until none is left.
+  void run(int64_t grain, int64_t count, RangeFunction body) {
+    while (next.load(std::memory_order_relaxed) < end) {
+      const int64_t begin = next.fetch_add(piece, std::memory_order_relaxed);
+      if (begin < end) body(begin * grain, std::min(std::min(begin + piece, end) * grain, count));
+    }
+  }
+};
+// Pieces of a share: a thread that stands still holds the others up by one at most.
+constexpr int64_t kPieces = 8;
+
+// Those of a region that this thread begins, which holds no other.
+std::span<Share> shares_of(int64_t grains, int64_t team) {
+  thread_local std::vector<Share> shares;
+  if (static_cast<int64_t>(shares.size()) < team) shares = std::vector<Share>(static_cast<size_t>(team));
+  for (int64_t i = 0; i < team; ++i) {
+    Share& share = shares[static_cast<size_t>(i)];
+    const int64_t begin = grains * i / team;
+    share.next.store(begin, std::memory_order_relaxed);
+    share.end = grains * (i + 1) / team;
+    share.piece = divide_up(share.end - begin, kPieces);
+  }
+  return {shares.data(), static_cast<size_t>(team)};
+}
+
 [[maybe_unused]] const int kRegistered = pthread_atfork(before_fork, nullptr, after_fork_in_child);
 
 }  // namespace
@@ -66,28 +99,23 @@ void start_threads() {
 
 void end_threads() { omp_pause_resource(omp_pause_soft, omp_get_initial_device()); }
 
-int thread_index() { return omp_get_thread_num(); }
-
 void parallel_for(int64_t count, int64_t grain, RangeFunction body) {
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);
-  const int64_t pieces = (count + grain - 1) / grain;
-  const int team = static_cast<int>(std::min<int64_t>(pieces, threads()));
+  const int64_t grains = divide_up(count, grain);
+  const int team = static_cast<int>(std::min<int64_t>(grains, threads()));
   OverflowLog* const log = overflow_log();
   if (team <= 1) {
     const ArmOverflow arm(log);
     body(0, count);
     return;
   }
+  const std::span<Share> shares = shares_of(grains, team);
 #pragma omp parallel num_threads(team)
   {
-    const int64_t index = omp_get_thread_num(), size = omp_get_num_threads();
-    const int64_t begin = pieces * index / size * grain;
-    const int64_t end = std::min(pieces * (index + 1) / size * grain, count);
-    if (begin < end) {
-      const ArmOverflow arm(log);
-      body(begin, end);
-    }
+    const auto index = static_cast<size_t>(omp_get_thread_num());
+    const ArmOverflow arm(log);
+    for (size_t i = 0; i < shares.size(); ++i) shares[(index + i) % shares.size()].run(grain, count, body);
   }
 }
 

@@ -38,11 +38,10 @@ void start_threads();
 // than there are CPUs, those that wait for work sleep at once, and waking them takes longer than many a region.
 void end_threads();
 
-// Index of the calling thread inside parallel_for, 0 outside.
-int thread_index();
-
-// Calls body on disjoint ranges that cover [0, count), each but the last of each thread a multiple of `grain` long; one
-// contiguous range a thread. Serial inside another parallel region, or when count <= grain. The split depends on the
+// Calls body on disjoint ranges that cover [0, count), each but the last a multiple of `grain` long. Each thread begins with a
+// contiguous part of its own, the same for equal arguments, so that what it wrote is near it, and goes through that in up to
+// eight ranges; whoever is done takes ranges of those that are not: a thread that another program keeps from running holds
+// the others up by one range. Serial inside another parallel region, or when count <= grain. The split depends on the
 // number of threads: a body whose result must not, computes each output element from its index alone, and sums in
 // blocks of fixed size. Exceptions in body end the process.
 void parallel_for(int64_t count, int64_t grain, RangeFunction body);

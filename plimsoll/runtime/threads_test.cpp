@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "plimsoll/runtime/team.h"
+#include "plimsoll/runtime/threads_testing.h"
 
 namespace plimsoll::runtime {
 namespace {
@@ -35,6 +36,21 @@ TEST(ParallelFor, VisitsEachIndexOnceForAnyThreadCount) {
     }
   }
   set_threads(before);
+}
+
+TEST(ParallelFor, ARangeThatStandsStillHoldsUpNoOther) {
+  const testing::ScopedThreads threads(2);
+  constexpr int64_t kCount = 16, kStill = kCount / 2;  // the first range of the second thread
+  std::atomic<int64_t> others = 0;
+  bool all_came = false;
+  parallel_for(kCount, 1, [&](int64_t begin, int64_t end) {
+    others += end - begin;
+    if (begin > kStill || end <= kStill) return;
+    EXPECT_EQ(end - begin, 1);
+    for (int i = 0; i < 100'000 && others.load() < kCount; ++i) usleep(1000);
+    all_came = others.load() == kCount;
+  });
+  EXPECT_TRUE(all_came);
 }
 
 // Numbers that a child writes about itself, or nothing where it has not ended after five minutes.
@@ -99,18 +115,25 @@ TEST(ParallelFor, AForkedChildOfTheChildRunsOnOneToo) {
 
 // Threads of the process.
 int64_t count_of_threads() { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}); }
+const int64_t kThreadsAtStart = count_of_threads();
+
+// A pool's threads end on their own, some time after end_threads().
+void wait_for_threads(int64_t count) {
+  for (int i = 0; i < 100'000 && count_of_threads() > count; ++i) usleep(1000);
+}
 
 TEST(Threads, StartBeforeTheyAreNeededAndEndWhenAsked) {
   const int before = threads();
   set_threads(3);
   end_threads();
-  const int64_t others = count_of_threads();
+  const int64_t others = kThreadsAtStart;
+  wait_for_threads(others);
   start_threads();
   EXPECT_EQ(count_of_threads(), others + 2);
   EXPECT_EQ(sum_of_range(1000), 499500);
   EXPECT_EQ(count_of_threads(), others + 2);
   end_threads();
-  for (int i = 0; i < 100'000 && count_of_threads() > others; ++i) usleep(1000);  // they end on their own
+  wait_for_threads(others);
   EXPECT_EQ(count_of_threads(), others);
   EXPECT_EQ(sum_of_range(1000), 499500);
   set_threads(before);

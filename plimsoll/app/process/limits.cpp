@@ -12,6 +12,7 @@
 #include "plimsoll/kernels/limits/limits.h"
 #include "plimsoll/kernels/limits/memory_pass.h"
 #include "plimsoll/runtime/cpu.h"
+#include "plimsoll/runtime/team.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::app {
@@ -25,13 +26,11 @@ double fp32_gflops() { return kernels::measure_fp32_limit(kSeconds).rate() / 1e9
 double bf16_gflops() { return kernels::measure_bf16_limit(kSeconds).rate() / 1e9; }
 double tile_gflops() { return kernels::measure_tile_limit(kSeconds).rate() / 1e9; }
 
-// The sum of what each of `threads` threads measures, all of them at the same time.
+// The sum of what each thread measures, all of them at the same time.
 template <class Measure>
-double sum_over(int threads, Measure measure) {
+double sum_over_threads(Measure measure) {
   std::atomic<double> sum = 0;
-  runtime::parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t thread = begin; thread < end; ++thread) sum += measure();
-  });
+  runtime::run_team([&](const runtime::Team&) { sum += measure(); });
   return sum;
 }
 
@@ -39,7 +38,7 @@ double sum_over(int threads, Measure measure) {
 template <class Measure>
 Rate rate_of(Measure measure) {
   const int all = runtime::threads();
-  return {.one_thread = measure(1), .all_threads = sum_over(all, [&] { return measure(all); })};
+  return {.one_thread = measure(1), .all_threads = sum_over_threads([&] { return measure(all); })};
 }
 
 // GB/s of a body that moves `bytes`, per second of this thread's CPU time, so that neighbours on a shared machine
@@ -123,7 +122,7 @@ MachineLimits measure_limits() {
   if (has_pairs()) limits.bf16_gflops = bf16_gflops();
   if (has_tiles()) limits.tile_gflops = tile_gflops();
   const int threads = runtime::threads();
-  limits.read_gbytes_per_s = sum_over(threads, [&] { return read_rate(kBriefBytes / threads); });
+  limits.read_gbytes_per_s = sum_over_threads([&] { return read_rate(kBriefBytes / threads); });
   return limits;
 }
 

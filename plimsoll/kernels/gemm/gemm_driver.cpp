@@ -114,11 +114,14 @@ void multiply_chunk(Product& product, const ColumnChunk& chunk, int64_t threads)
   const bool whole_rows = few || chunk.packed == nullptr || chunk.layout.dword != product.dword;
   const Grid grid = whole_rows ? Grid{1, std::min(threads, columns)}
                                : choose_grid(product.row_panels, product.isa.panel_rows, columns, threads);
-  runtime::parallel_for(grid.row_parts * grid.column_parts, 1, [&](int64_t begin, int64_t end) {
+  // A thread's rows come in blocks in any case. Where all threads have work, each block is a piece that another can take over.
+  const int64_t blocks = divide_up(divide_up(product.row_panels, grid.row_parts), product.isa.block_panels);
+  const int64_t row_parts = few || threads < runtime::threads() ? grid.row_parts : grid.row_parts * blocks;
+  runtime::parallel_for(row_parts * grid.column_parts, 1, [&](int64_t begin, int64_t end) {
     const Multiplying multiplying(product.isa);
     for (int64_t i = begin; i < end; ++i) {
-      const Range rows = part_of(product.row_panels, i / grid.column_parts, grid.row_parts);
-      const Range part = part_of(columns, i % grid.column_parts, grid.column_parts);
+      const Range rows = part_of(product.row_panels, i % row_parts, row_parts);
+      const Range part = part_of(columns, i / row_parts, grid.column_parts);
       const Range panels = {chunk.panels.begin + part.begin, chunk.panels.begin + part.end};
       if (few) {
         multiply_few_rows(product, chunk, panels);
