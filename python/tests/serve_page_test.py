@@ -2,6 +2,7 @@
 folder that gets pictures of it."""
 
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -73,9 +74,32 @@ window.fetch = async (address, options) => {
 0
 """
 
+# A reply comes to the script all at once, or each event by itself.
+COME = """
+const ask = window.fetch;
+window.fetch = async (address, options) => {
+  const response = await ask(address, options);
+  if (!response.ok || !options?.signal) return response;
+  const whole = await response.text();
+  const pieces = PIECES;
+  const pull = async (controller) => {
+    await new Promise((resolve) => setTimeout(resolve, 2));
+    if (pieces.length) controller.enqueue(new TextEncoder().encode(pieces.shift()));
+    else controller.close();
+  };
+  return new Response(new ReadableStream({ pull }), response);
+};
+0
+"""
+COMES = {"at once": "[whole]", "in pieces": "whole.split(/(?<=\\n\\n)/)"}
+
 
 def texts(page, kind):
     return page.value(f"[...document.querySelectorAll('.message.{kind}')].map((element) => element.textContent)")
+
+
+def notes(page):
+    return page.value("[...document.querySelectorAll('.note')].map((element) => element.textContent)")
 
 
 def typed(page):
@@ -91,7 +115,7 @@ def wait_for_end(page):
 
 
 def wait_for_replies(page, count):
-    """Replies that came whole. Their notes of the speed say nothing of it: a reply whose pieces come all at once has none."""
+    """Replies that came whole."""
     wait_for_end(page)
     assert len(texts(page, "assistant")) == count and texts(page, "error") == []
 
@@ -109,15 +133,30 @@ def test_a_chat_answers_as_the_api_does(page, server, tiny):
         wait_for_replies(page, len(messages) // 2)
         assert texts(page, "assistant")[-1] == text and texts(page, "user")[-1] == question
     assert texts(page, "error") == [] and button(page) == "Send"
-    assert page.value("document.querySelector('.note').textContent").startswith("30 tokens, ")
+    assert [note.split(" tokens")[0] for note in notes(page)] == ["30", "30"]
     page.wait("document.getElementById('model').options.length === 1")
-    assert page.value("document.getElementById('speed').textContent").endswith(" tokens/s")
     assert page.value("document.getElementById('model').value") == tiny.name
     page.click("#reset")
-    assert texts(page, "user") == texts(page, "assistant") == []
+    assert texts(page, "user") == texts(page, "assistant") == notes(page) == []
     ask(page, MESSAGES[0]["content"])
     wait_for_replies(page, 1)
     assert texts(page, "assistant") == [messages[1]["content"]], "a new chat has forgotten the old one"
+
+
+@pytest.mark.parametrize("come", COMES)
+def test_a_reply_has_a_note_of_its_tokens_and_of_the_speed_where_it_can_be_seen(page, come):
+    page.value(COME.replace("PIECES", COMES[come]))
+    set_field(page, "temperature", 0)
+    for number, (tokens, count) in enumerate(((20, "20 tokens"), (1, "1 token"))):
+        set_field(page, "max_tokens", tokens)
+        ask(page, "Hello")
+        wait_for_replies(page, number + 1)
+        has_speed = come == "in pieces" and tokens > 1
+        seconds = r"\d+\.\d\d s"
+        expected = rf"{count}, \d+\.\d a second; the first after {seconds}" if has_speed else f"{count} after {seconds}"
+        assert re.fullmatch(expected, notes(page)[-1]), notes(page)
+        speed = page.value("document.getElementById('speed').textContent")
+        assert re.fullmatch(r"\d+\.\d tokens/s", speed) if has_speed else speed == ""
 
 
 def test_nothing_is_asked_from_elsewhere(page, server):
