@@ -254,7 +254,8 @@ def test_a_stream_that_the_client_closes_is_cancelled(roomy):
     for chunk in stream:
         if chunk.choices[0].delta.content and not chunk.choices[0].delta.role:
             break
-    assert roomy.metric("requests_running") > 0 and roomy.metric("cache_used_bytes") > roomy.metric("cache_kept_bytes")
+    roomy.wait_for("requests_running", LONG["n"])  # a first token may come before its request counts as one that runs
+    assert roomy.metric("cache_used_bytes") > roomy.metric("cache_kept_bytes")
     stream.close()
     expect_all_given_back(roomy, written)
 
