@@ -36,7 +36,8 @@ class PagedModel {
   virtual int64_t context() const = 0;  // tokens that the model can see, or kAnyContext
   // The token that a decoder's text begins with, of a model whose encoder reads the prompt; none: the text begins with
   // the prompt. With an encoder, a text is the prompt of `encoder_tokens` tokens, anything up to encoder_places(), this
-  // token, and what is written. Its first step takes it up to this token at least.
+  // token, and what is written. The first step of an empty cache takes it up to this token at least; a cache that begins
+  // with the pages of a text with the same prompt needs no encoder.
   virtual std::optional<int64_t> decoder_start() const { return std::nullopt; }
   virtual TokenCache make_cache(const TokenCacheOptions& options = {}) const = 0;
   // Converts the weights and reads a token into an empty cache that is not in pages. Returns the vocabulary.

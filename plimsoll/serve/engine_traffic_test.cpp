@@ -25,13 +25,9 @@ class Traffic {
 
   int64_t number(int64_t from, int64_t to) { return std::uniform_int_distribution<int64_t>(from, to)(random_); }
 
-  // Some prompts begin alike, some are drawn and some greedy, some texts end by a token.
+  // Some prompts begin alike or are repeated, some are drawn and some greedy, some texts end by a token.
   Request request() {
-    Request request{.prompt = tokens(number(1, 40)), .max_new_tokens = number(1, 60), .seed = number(0, 3)};
-    if (number(0, 2) == 0) {
-      const std::vector<int64_t>& start = starts_[static_cast<size_t>(number(0, 1))];
-      request.prompt.insert(request.prompt.begin(), start.begin(), start.begin() + number(1, 60));
-    }
+    Request request{.prompt = prompt(), .max_new_tokens = number(1, 60), .seed = number(0, 3)};
     if (number(0, 3) == 0) request.max_new_tokens = testing::kContext - static_cast<int64_t>(request.prompt.size());
     request.choice = number(0, 1);
     request.top_log_probabilities = number(0, 3);
@@ -47,6 +43,18 @@ class Traffic {
   }
 
  private:
+  std::vector<int64_t> prompt() {
+    if (!prompts_.empty() && number(0, 3) == 0) {
+      return prompts_[static_cast<size_t>(number(0, std::ssize(prompts_) - 1))];
+    }
+    std::vector<int64_t> prompt = tokens(number(1, 40));
+    if (number(0, 2) == 0) {
+      const std::vector<int64_t>& start = starts_[static_cast<size_t>(number(0, 1))];
+      prompt.insert(prompt.begin(), start.begin(), start.begin() + number(1, 60));
+    }
+    return prompts_.emplace_back(prompt);
+  }
+
   std::vector<int64_t> tokens(int64_t count) {
     std::vector<int64_t> ids(static_cast<size_t>(count));
     for (int64_t& id : ids) id = number(0, vocabulary_ - 1);
@@ -56,6 +64,7 @@ class Traffic {
   std::mt19937_64 random_;
   const int64_t vocabulary_;
   std::vector<int64_t> starts_[2];
+  std::vector<std::vector<int64_t>> prompts_;  // so far
 };
 
 // An adapter as the engine has it, and the model that has it alone.
@@ -271,7 +280,39 @@ TEST(EngineTraffic, TrafficOfAT5HasTheBitsOfEachRequestAlone) {
   EXPECT_GT(counts.cancelled, 0);
   EXPECT_EQ(counts.texts.running, 0);
   EXPECT_EQ(counts.texts.waiting, 0);
-  EXPECT_EQ(counts.texts.used_pages, 0);
+  EXPECT_EQ(counts.texts.used_pages, counts.texts.kept_pages);
+  const TrafficCounts much = expect_traffic_has_bits_alone(model, {.max_batch = 8}, 60, 200);
+  EXPECT_GT(much.texts.shared_tokens, 0);
+  EXPECT_EQ(much.texts.put_back, 0);
+}
+
+TEST(EngineTraffic, AT5EncodesEqualPromptsOnceAndItsRepliesHaveTheBitsOfEachAlone) {
+  models::T5ForConditionalGeneration model = models::testing::small_t5(models::testing::t5_kinds()[1]);
+  model->to(at::kBFloat16);
+  std::vector<Request> requests;
+  for (int64_t i = 0; i < 12; ++i) {
+    requests.push_back({.max_new_tokens = 40, .seed = i / 3, .choice = i % 3, .top_log_probabilities = 0});
+    requests.back().sampling.temperature = static_cast<double>(i % 2);
+    for (int64_t token = 0; token < 40 + i % 2; ++token) requests.back().prompt.push_back(token * token % 80);
+  }
+  std::vector<testing::Written> written;
+  {
+    Engine engine(std::make_shared<models::PagedT5>(model), {.max_batch = 6});
+    for (int64_t from : {0, 6}) {  // the second half after the first has ended
+      std::vector<std::shared_ptr<Reply>> replies;
+      for (int64_t i = from; i < from + 6; ++i) replies.push_back(engine.submit(requests[static_cast<size_t>(i)]));
+      for (const auto& reply : replies) written.push_back(testing::read_all(*reply));
+      while (engine.stats().texts.running > 0) std::this_thread::yield();
+    }
+    EXPECT_EQ(engine.stats().texts.read_tokens, 40 + 41 + 12);
+    EXPECT_EQ(engine.stats().texts.shared_tokens, 5 * (40 + 41));
+    EXPECT_EQ(engine.stats().texts.used_pages, engine.stats().texts.kept_pages);
+  }
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const testing::Written alone = testing::written_alone(*model, requests[i]);
+    EXPECT_EQ(written[i].ids, alone.ids) << "request " << i;
+    EXPECT_EQ(written[i].log_probabilities, alone.log_probabilities) << "request " << i;
+  }
 }
 
 TEST(EngineTraffic, TrafficOfEveryKindOfT5HasTheBitsOfEachRequestAlone) {

@@ -1,25 +1,14 @@
 #include "plimsoll/serve/page_pool.h"
 
-#include "plimsoll/models/token_pages.h"
-
 namespace plimsoll::serve {
-
-using models::kPageTokens;
 
 PagePool::PagePool(int64_t pages) : pages_(static_cast<size_t>(pages)) {
   for (Page& page : pages_) page.place = free_.insert(free_.end(), static_cast<int32_t>(free_.size()));
 }
 
-std::vector<PagePool::Named> PagePool::find(std::span<const int64_t> tokens, int64_t start) const {
-  std::vector<Named> found;
-  for (int64_t prefix = start; std::ssize(tokens) >= kPageTokens; tokens = tokens.subspan(kPageTokens)) {
-    const auto page = tokens.first(kPageTokens);
-    const auto named = names_.find({prefix, {page.begin(), page.end()}});
-    if (named == names_.end()) break;
-    found.push_back(named->second);
-    prefix = named->second.prefix;
-  }
-  return found;
+std::optional<PagePool::Named> PagePool::find(int64_t prefix, std::span<const int64_t> tokens) const {
+  const auto named = names_.find({prefix, {tokens.begin(), tokens.end()}});
+  return named == names_.end() ? std::nullopt : std::optional(named->second);
 }
 
 int64_t PagePool::name(int32_t page, int64_t prefix, std::span<const int64_t> tokens) {

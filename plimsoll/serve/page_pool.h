@@ -1,5 +1,6 @@
-// The pages of keys and values, and how many texts have each. A full page is named by its tokens and the page before it, so that a text that
-// begins like another finds its pages; one that nobody has any more is found until its memory is needed.
+// The pages of keys and values, and how many texts have each. A full page is named by its tokens and the page before it,
+// so that a text that begins like another finds its pages; one that nobody has any more is found until its memory is
+// needed.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ class PagePool {
     int32_t page;
     int64_t prefix;
   };
-  // The pages of the longest text that begins like this one, `start` being its number of no tokens.
-  std::vector<Named> find(std::span<const int64_t> tokens, int64_t start = 0) const;
+  // The page whose tokens follow a prefix.
+  std::optional<Named> find(int64_t prefix, std::span<const int64_t> tokens) const;
   // Names a page that the caller has: its tokens follow a prefix. Returns the prefix with them. If another page has the
   // name, it goes on to have it.
   int64_t name(int32_t page, int64_t prefix, std::span<const int64_t> tokens);

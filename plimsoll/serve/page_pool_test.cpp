@@ -35,9 +35,15 @@ void give_back(PagePool& pool, std::vector<int32_t> pages) {
   for (; !pages.empty(); pages.pop_back()) pool.give_back(pages.back());
 }
 
+// The pages of the longest text that begins like this one.
 std::vector<int32_t> found(const PagePool& pool, std::span<const int64_t> tokens, int64_t start = 0) {
   std::vector<int32_t> pages;
-  for (const PagePool::Named& each : pool.find(tokens, start)) pages.push_back(each.page);
+  for (int64_t prefix = start; std::ssize(tokens) >= kPageTokens; tokens = tokens.subspan(kPageTokens)) {
+    const auto named = pool.find(prefix, tokens.first(kPageTokens));
+    if (!named) break;
+    pages.push_back(named->page);
+    prefix = named->prefix;
+  }
   return pages;
 }
 
@@ -64,6 +70,17 @@ TEST(PagePool, TextsThatBeginWithAnotherNumberShareNoPages) {
   give_back(pool, pages);
   EXPECT_EQ(found(pool, text), pages);
   EXPECT_EQ(found(pool, text, -1), others);
+}
+
+TEST(PagePool, ANameMayHaveAnyNumberOfTokens) {
+  PagePool pool(8);
+  const std::vector<int64_t> prompt = tokens_of(0, 2), other = tokens_of(0, 3);
+  const int32_t first = pool.take(), second = pool.take();
+  const int64_t prefix = pool.name(first, 0, prompt), end = pool.name(second, prefix, {});
+  EXPECT_EQ(pool.find(0, prompt)->page, first);
+  EXPECT_EQ(pool.find(prefix, {})->page, second);
+  EXPECT_EQ(pool.find(prefix, {})->prefix, end);
+  EXPECT_FALSE(pool.find(0, other) || pool.find(end, {}) || pool.find(0, std::span(prompt).first(kPageTokens)));
 }
 
 TEST(PagePool, APageIsFreeWhenItsLastOwnerGivesItBackAndFoundAfterThat) {

@@ -16,10 +16,12 @@ using models::TextEnd;
 // in larger pieces, which products do faster.
 constexpr int64_t kMixedRows = 64, kFewestPromptRows = 16, kPromptRows = 512;
 
-// Tokens of a prompt that may be taken from others: the last token's logits are wanted.
-std::span<const int64_t> shareable(const ServedText& text) {
-  if (text.encoder_tokens > 0) return {};  // all of a prompt changes all of an encoder's keys
-  return std::span(text.text).first(text.text.size() - 1);
+// Tokens that name a page of the text. The first of an encoder's pages has the whole prompt, on which all of the
+// encoder's keys depend, and its others have none.
+std::span<const int64_t> page_name(const ServedText& text, int64_t page) {
+  const std::span<const int64_t> all = text.text;
+  if (page >= pages_of(text.encoder_tokens)) return all.subspan(static_cast<size_t>(page * kPageTokens), kPageTokens);
+  return all.first(page == 0 ? static_cast<size_t>(text.encoder_tokens) : 0);
 }
 
 }  // namespace
@@ -57,12 +59,22 @@ void Scheduler::drop_cancelled() {
   }
 }
 
+std::vector<PagePool::Named> Scheduler::find_pages(const ServedText& text) const {
+  std::vector<PagePool::Named> found;
+  int64_t prefix = text.start();
+  // Without the last token, whose logits are wanted.
+  for (int64_t i = 0; (i + 1) * kPageTokens < std::ssize(text.text); ++i) {
+    const std::optional<PagePool::Named> page = pool_.find(prefix, page_name(text, i));
+    if (!page) break;
+    found.push_back(*page);
+    prefix = page->prefix;
+  }
+  return found;
+}
+
 void Scheduler::name_full_pages(ServedText& text) {
-  if (text.encoder_tokens > 0) return;
   for (; (text.named + 1) * kPageTokens <= text.cache.length(); ++text.named) {
-    const std::span<const int64_t> all = text.text;
-    text.prefix = pool_.name(text.pages[static_cast<size_t>(text.named)], text.prefix,
-                             all.subspan(static_cast<size_t>(text.named * kPageTokens), kPageTokens));
+    text.prefix = pool_.name(text.pages[static_cast<size_t>(text.named)], text.prefix, page_name(text, text.named));
   }
 }
 
@@ -98,7 +110,8 @@ void Scheduler::make_room_for_writers() {
 bool Scheduler::is_being_read(const ServedText& text, int64_t pages) const {
   return std::ranges::any_of(running_, [&](const ServedText& other) {
     if (other.adapter.number != text.adapter.number) return false;
-    const auto tokens = shareable(text);
+    if (text.encoder_tokens > 0 && other.request.prompt != text.request.prompt) return false;
+    const auto tokens = std::span(text.text).first(text.text.size() - 1);
     const auto in_common = std::ranges::mismatch(tokens, other.text).in1 - tokens.begin();
     return in_common / kPageTokens > pages && other.cache.length() / kPageTokens <= pages;
   });
@@ -107,7 +120,7 @@ bool Scheduler::is_being_read(const ServedText& text, int64_t pages) const {
 bool Scheduler::admit() {
   if (waiting_.empty() || std::ssize(running_) >= options_.max_batch) return false;
   ServedText& text = waiting_.front();
-  const std::vector<PagePool::Named> found = pool_.find(shareable(text), text.start());
+  const std::vector<PagePool::Named> found = find_pages(text);
   if (is_being_read(text, std::ssize(found))) return false;
   for (const auto& [page, prefix] : found) {
     pool_.take(page);
@@ -121,9 +134,12 @@ bool Scheduler::admit() {
   }
   text.named = std::ssize(found);
   give_pages(text, pages);
-  text.cache.keep(text.named * kPageTokens);
-  shared_tokens_ += text.cache.length();
-  read_tokens_ += text.unread() - (text.encoder_places() - text.encoder_tokens);
+  // An encoder reads all of its prompt or nothing. Where only some of its pages were found, it writes the same again.
+  const bool begins = text.named < pages_of(text.encoder_tokens);
+  text.cache.keep(begins ? 0 : text.named * kPageTokens);
+  const int64_t empty_places = text.encoder_places() - text.encoder_tokens;
+  shared_tokens_ += text.cache.length() - (begins ? 0 : empty_places);
+  read_tokens_ += text.unread() - (begins ? empty_places : 0);
   running_.push_back(std::move(waiting_.front()));
   waiting_.pop_front();
   return true;

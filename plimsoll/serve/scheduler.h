@@ -20,7 +20,7 @@ namespace plimsoll::serve {
 struct SchedulerOptions {
   int64_t max_batch = 64;  // texts that are written at once
   int64_t pages = 0;       // of the memory of all texts
-  // models::PagedModel::decoder_start(). An encoder reads a prompt whole, and texts then have no pages in common.
+  // models::PagedModel::decoder_start(). An encoder reads a prompt whole: its pages are those of texts with the same one.
   std::optional<int64_t> decoder_start = {};
 };
 
@@ -81,6 +81,7 @@ class Scheduler {
 
  private:
   void drop_cancelled();
+  std::vector<PagePool::Named> find_pages(const ServedText& text) const;  // of what it begins with
   void name_full_pages(ServedText& text);
   void give_pages(ServedText& text, int64_t count);  // free ones, until it has so many
   bool grow(ServedText& text);                       // room for another token

@@ -195,15 +195,55 @@ TEST_F(SchedulerTest, AnEncoderReadsAPromptWholeAndADecoderBeginsAtTheNextPage) 
   EXPECT_EQ(last_->new_tokens(), 1);
   EXPECT_EQ(last_->encoder_tokens, 10);
   add(scheduler, ids(200, 150));
-  add(scheduler, ids(200, 150));
+  add(scheduler, ids(200, 140));
   EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 161}})) << "one of the two prompts, with its 160 places";
-  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 1}, {200, 161}})) << "texts that begin alike share nothing";
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {200, 1}, {200, 161}})) << "all of a prompt changes all of its keys";
   EXPECT_EQ(scheduler.counts().shared_tokens, 0);
-  EXPECT_EQ(scheduler.counts().read_tokens, 11 + 2 * 151);
+  EXPECT_EQ(scheduler.counts().read_tokens, 11 + 151 + 141);
   EXPECT_EQ(scheduler.counts().used_pages, 2 + 2 * 6);
   scheduler.end(*last_);
-  EXPECT_EQ(scheduler.counts().used_pages, 2 + 6);
-  EXPECT_EQ(scheduler.counts().kept_pages, 0);
+  EXPECT_EQ(scheduler.counts().used_pages, 2 + 6 + 5);
+  EXPECT_EQ(scheduler.counts().kept_pages, 5) << "those of the encoder";
+}
+
+TEST_F(SchedulerTest, AnEncoderReadsEqualPromptsOnce) {
+  Scheduler scheduler = make(100, 8, /*decoder_start=*/3);
+  for (int i = 0; i < 3; ++i) add(scheduler, ids(100, 150));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 161}})) << "the others wait for it";
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {100, 1}, {100, 1}})) << "the token that a decoder begins with";
+  EXPECT_THAT(last_->continued(), ElementsAre(3, 7));
+  EXPECT_EQ(scheduler.counts().read_tokens, 151 + 2);
+  EXPECT_EQ(scheduler.counts().shared_tokens, 2 * 150);
+  EXPECT_EQ(scheduler.counts().used_pages, 5 + 3);
+  for (int i = 0; i < 3; ++i) {
+    scheduler.end(*last_);
+    step(scheduler);
+  }
+  EXPECT_EQ(scheduler.counts().running, 0);
+  EXPECT_EQ(scheduler.counts().used_pages, 5);
+  EXPECT_EQ(scheduler.counts().kept_pages, 5);
+  add(scheduler, ids(100, 150));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}})) << "the pages are found after all texts have ended";
+}
+
+TEST_F(SchedulerTest, APromptOfWhichSomePagesWereForgottenIsEncodedIntoThePagesThatAreLeft) {
+  Scheduler scheduler = make(7, 8, /*decoder_start=*/3);
+  add(scheduler, ids(100, 100));
+  step(scheduler);
+  scheduler.end(*last_);
+  EXPECT_EQ(scheduler.counts().kept_pages, 4);
+  add(scheduler, ids(300, 100));
+  step(scheduler);
+  EXPECT_EQ(scheduler.counts().kept_pages, 2) << "it has the three others and two of the four";
+  scheduler.end(*last_);
+  add(scheduler, ids(100, 100));
+  add(scheduler, ids(100, 100));
+  EXPECT_EQ(step(scheduler), (Parts{{100, 129}}));
+  EXPECT_EQ(scheduler.counts().shared_tokens, 0);
+  EXPECT_EQ(scheduler.counts().waiting, 1) << "until it has been encoded";
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {100, 1}}));
+  EXPECT_EQ(scheduler.counts().shared_tokens, 100);
+  EXPECT_EQ(scheduler.counts().used_pages - scheduler.counts().kept_pages, 4 + 2);
 }
 
 TEST_F(SchedulerTest, ATextOfAnEncoderThatWasPutBackIsReadAgainWithWhatItHasWritten) {
@@ -218,8 +258,23 @@ TEST_F(SchedulerTest, ATextOfAnEncoderThatWasPutBackIsReadAgainWithWhatItHasWrit
   first->cancel();
   const Parts parts = step(scheduler);
   ASSERT_EQ(parts.size(), 1U);
-  EXPECT_EQ(parts[0].first, 200);
-  EXPECT_EQ(parts[0].second, 32 + 1 + last_->new_tokens() - 1);
+  EXPECT_EQ(parts[0], std::pair(int64_t{200}, int64_t{1})) << "its prompt and its decoder's full page are still there";
+  EXPECT_EQ(scheduler.counts().shared_tokens, 10 + 32);
+}
+
+TEST_F(SchedulerTest, ATextWhoseEncodersPagesWereNeededIsEncodedAgain) {
+  Scheduler scheduler = make(5, 8, /*decoder_start=*/3);
+  const auto first = add(scheduler, ids(100, 10));
+  add(scheduler, ids(200, 10));
+  for (int i = 0; i < 100; ++i) step(scheduler);
+  EXPECT_EQ(scheduler.counts().put_back, 1);
+  EXPECT_EQ(scheduler.counts().used_pages, 5) << "the first has all of them";
+  EXPECT_EQ(scheduler.counts().kept_pages, 0);
+  first->cancel();
+  const Parts parts = step(scheduler);
+  ASSERT_EQ(parts.size(), 1U);
+  EXPECT_EQ(parts[0], std::pair(int64_t{200}, 32 + last_->new_tokens()));
+  EXPECT_EQ(scheduler.counts().shared_tokens, 0);
 }
 
 }  // namespace

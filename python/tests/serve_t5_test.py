@@ -84,6 +84,29 @@ def test_a_stream_has_the_text_and_the_log_probabilities_of_the_whole(server, ge
     assert all(number <= 0 for number in streamed)
 
 
+def test_equal_prompts_are_encoded_once(server, folder):
+    prompt = "Twelve boats are in the harbour, and one is at sea."
+    counts = lambda: (server.metric("read_tokens_total"), server.metric("shared_tokens_total"))
+    ask = lambda n: server.client.completions.create(
+        model="any", prompt=prompt, max_tokens=20, temperature=1.5, seed=3, n=n, logprobs=0
+    )
+    with Engine(folder, max_batch=1) as engine:
+        alone = [token.logprob for token in engine.submit(prompt, max_tokens=20, temperature=1.5, seed=3, logprobs=0)]
+    for n in (3, 1, 4):
+        server.wait_until_idle()
+        read, shared = counts()
+        reply = ask(n)
+        server.wait_until_idle()
+        tokens = reply.usage.prompt_tokens
+        encoded = 1 if n == 3 else 0
+        # Each decoder reads a token of its own first.
+        assert counts() == (read + n + encoded * tokens, shared + (n - encoded) * tokens)
+        assert reply.choices[0].logprobs.token_logprobs == alone
+    assert server.metric("cache_kept_bytes") == server.metric("cache_used_bytes") > 0
+    with ThreadPoolExecutor(4) as pool:
+        assert all(reply.choices[0].logprobs.token_logprobs == alone for reply in pool.map(ask, [1] * 12))
+
+
 def test_log_probabilities_are_hugging_faces(model, engine):
     theirs, _ = model
     ids = engine.tokenizer.encode(PROMPTS[2])
