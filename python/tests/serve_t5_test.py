@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
@@ -82,6 +83,23 @@ def test_a_stream_has_the_text_and_the_log_probabilities_of_the_whole(server, ge
     streamed = [number for piece in pieces if piece.logprobs for number in piece.logprobs.token_logprobs]
     assert streamed == whole.choices[0].logprobs.token_logprobs and len(streamed) == whole.usage.completion_tokens
     assert all(number <= 0 for number in streamed)
+
+
+def test_the_tokens_of_log_probabilities_have_the_spaces_that_they_add(server):
+    for seed in range(4):
+        options = {"model": "any", "prompt": PROMPTS[0], "max_tokens": 60, "temperature": 1, "seed": seed, "logprobs": 5}
+        choice = server.client.completions.create(**options).choices[0]
+        offset, pieces = 0, zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True)
+        for token, at in pieces:
+            assert at == offset
+            if re.fullmatch(r"<extra_id_\d+>|</s>|<pad>|<unk>", token):
+                continue
+            assert choice.text.startswith(token, offset)
+            offset += len(token)
+        assert offset == len(choice.text)
+    greedy = server.client.completions.create(**{**options, "temperature": 0}).choices[0].logprobs
+    for token, number, top in zip(greedy.tokens, greedy.token_logprobs, greedy.top_logprobs, strict=True):
+        assert top[token] == number, "the likeliest of those with one text"
 
 
 def test_equal_prompts_are_encoded_once(server, folder):

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <random>
+#include <span>
 #include <utility>
 
 #include "plimsoll/serve/http/api_error.h"
@@ -16,6 +17,7 @@ namespace {
 
 using models::TextEnd;
 using nlohmann::json;
+using tokenize::Specials;
 
 constexpr std::chrono::milliseconds kPatience(20);  // between two looks whether the client is still there
 constexpr const char* kNobody = "the server stops, or the client has gone";
@@ -133,9 +135,19 @@ json Completion::llama_cpp(const std::string& text, const Choice* ended) const {
   return result;
 }
 
-json Completion::chat_token(const LikelyToken& token) const {
-  const int64_t ids[] = {token.id};
-  const tokenize::Decoded decoded = served_.model.tokenizer->decode_part(ids, tokenize::Specials::kWith);
+tokenize::Decoded Completion::text_of(int64_t id, std::optional<int64_t> before, tokenize::Specials specials) const {
+  const tokenize::Tokenizer& tokenizer = *served_.model.tokenizer;
+  const int64_t both[] = {before.value_or(0), id};
+  tokenize::Decoded decoded = tokenizer.decode_part(std::span(both).last(1), specials);
+  if (!before) return decoded;
+  const std::string first = tokenizer.decode_part(std::span(both).first(1), specials).text;
+  const std::string text = tokenizer.decode_part(both, specials).text;
+  if (text.starts_with(first)) decoded.text = text.substr(first.size());
+  return decoded;
+}
+
+json Completion::chat_token(const LikelyToken& token, std::optional<int64_t> before) const {
+  const tokenize::Decoded decoded = text_of(token.id, before, Specials::kWith);
   json bytes = json::array();
   for (const char byte : decoded.text) bytes.push_back(static_cast<unsigned char>(byte));
   return {{"token", decoded.text},
@@ -145,13 +157,19 @@ json Completion::chat_token(const LikelyToken& token) const {
 
 json Completion::log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const {
   if (!request_.request.top_log_probabilities) return {};
+  const auto follow_with = [&](int64_t id) {
+    if (!served_.model.tokenizer->id_to_token(id)) return;
+    const bool is_special = text_of(id, {}, Specials::kWith).text != text_of(id, {}, Specials::kWithout).text;
+    if (!is_special) choice.last = id;
+  };
   if (request_.is_chat()) {
     json content = json::array();
     for (const ReplyToken& token : tokens) {
-      json entry = chat_token(token.token);
+      json entry = chat_token(token.token, choice.last);
       entry["top_logprobs"] = json::array();
-      for (const LikelyToken& other : token.top) entry["top_logprobs"].push_back(chat_token(other));
+      for (const LikelyToken& other : token.top) entry["top_logprobs"].push_back(chat_token(other, choice.last));
       content.push_back(std::move(entry));
+      follow_with(token.token.id);
     }
     return {{"content", std::move(content)}};
   }
@@ -159,19 +177,17 @@ json Completion::log_probabilities(Choice& choice, const std::vector<ReplyToken>
                  {"token_logprobs", json::array()},
                  {"top_logprobs", json::array()},
                  {"text_offset", json::array()}};
-  const auto text_of = [&](int64_t id) {
-    const int64_t ids[] = {id};
-    return served_.model.tokenizer->decode_part(ids, tokenize::Specials::kWith).text;
-  };
   for (const ReplyToken& token : tokens) {
-    const std::string text = text_of(token.token.id);
     json top = json::object();
-    for (const LikelyToken& other : token.top) top[text_of(other.id)] = other.log_probability;
-    result["tokens"].push_back(text);
+    for (const LikelyToken& other : token.top) {  // the likeliest of those with one text
+      top.emplace(text_of(other.id, choice.last, Specials::kWith).text, other.log_probability);
+    }
+    result["tokens"].push_back(text_of(token.token.id, choice.last, Specials::kWith).text);
     result["token_logprobs"].push_back(token.token.log_probability);
     result["top_logprobs"].push_back(std::move(top));
     result["text_offset"].push_back(choice.characters);
-    choice.characters += characters_of(text);
+    choice.characters += characters_of(text_of(token.token.id, choice.last, Specials::kWithout).text);
+    follow_with(token.token.id);
   }
   return result;
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,7 @@ class Completion {
     std::string text = {};
     std::vector<ReplyToken> tokens = {};  // with log probabilities
     int64_t characters = 0;               // of the tokens before, for text_offset
+    std::optional<int64_t> last = {};     // the last of these tokens that is not special
   };
 
   // Calls hear(choice, piece) as the pieces come; false from it, or gone, ends that. Returns whether all have ended.
@@ -59,7 +61,9 @@ class Completion {
   nlohmann::json llama_cpp(const std::string& text, const Choice* ended) const;
   nlohmann::json usage() const;
   nlohmann::json log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const;
-  nlohmann::json chat_token(const LikelyToken& token) const;
+  // Text of a token behind another: by itself, a tokenizer of words leaves out the space that begins it.
+  tokenize::Decoded text_of(int64_t id, std::optional<int64_t> before, tokenize::Specials specials) const;
+  nlohmann::json chat_token(const LikelyToken& token, std::optional<int64_t> before) const;
   nlohmann::json chunk(const Choice& choice, nlohmann::json delta, nlohmann::json log_probabilities,
                        nlohmann::json finish) const;
 
