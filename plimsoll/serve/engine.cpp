@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <future>
 #include <numeric>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/next_token.h"
 #include "plimsoll/runtime/philox.h"
@@ -22,6 +24,12 @@ namespace {
 using models::TextEnd;
 
 constexpr int64_t kUsualContext = 2048;  // of a model that sees any number of tokens
+
+// GiB with five digits that are enough for so many bytes.
+std::string gibibytes_for(int64_t bytes) {
+  constexpr double kUnits = 1e5;
+  return io::compose("{:.5f}", std::ceil(static_cast<double>(bytes) / (1 << 30) * kUnits) / kUnits);
+}
 
 // Whether the codes of a token's inputs depend on that token alone: its reply must not depend on what is read with it.
 bool codes_tokens_alone(const recipe::Recipe& recipe) {
@@ -114,8 +122,9 @@ Engine::Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& o
   const std::optional<int64_t> start = model_->decoder_start();
   const int64_t pages = options.memory / stats_.page_bytes;
   const int64_t longest = models::pages_of(context_) + (start ? 1 : 0);  // a decoder's text begins at a page of its own
-  TORCH_CHECK_VALUE(pages >= longest, "serve: expected a memory of ", longest * stats_.page_bytes,
-                    " bytes or more for the keys and values of ", context_, " tokens, got ", options.memory);
+  const int64_t least = longest * stats_.page_bytes;
+  TORCH_CHECK_VALUE(pages >= longest, "serve: expected a memory of ", least, " bytes (", gibibytes_for(least),
+                    " GiB) or more for the keys and values of ", context_, " tokens, got ", options.memory);
   scheduler_.emplace(SchedulerOptions{.max_batch = options.max_batch, .pages = pages, .decoder_start = start},
                      models::TokenPages(cache, pages));
   stats_.texts = scheduler_->counts();

@@ -167,6 +167,9 @@ def test_what_a_t5_does_not_serve_is_refused_by_name(server, folder, tmp_path):
     ):
         result = plimsoll("serve", "--model", folder, "--port", 0, *words)
         assert result.returncode == 2 and message in result.stderr and len(result.stderr.splitlines()) == 1
+    with pytest.raises(openai.BadRequestError, match="expected less than the 2048 tokens that a prompt and its reply") as refused:
+        server.client.completions.create(model="any", prompt="word " * 2048)
+    assert refused.value.code == "context_length_exceeded"
     bare = tmp_path / "bare"
     bare.mkdir()
     for name in ("config.json", "model.safetensors"):

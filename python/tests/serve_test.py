@@ -131,7 +131,11 @@ def test_an_end_token_stops_the_reply(tiny, tmp_path):
 
 
 def test_models_health_metrics_and_the_page_are_there(server, tiny):
-    assert [model.id for model in server.client.models.list()] == [tiny.name]
+    (model,) = server.client.models.list()
+    assert model.id == tiny.name and server.client.models.retrieve(tiny.name) == model
+    with pytest.raises(openai.NotFoundError, match="expected a model that is served, got other") as caught:
+        server.client.models.retrieve("other")
+    assert caught.value.code == "model_not_found"
     assert server.ask("GET", "/health")[::2] == (200, b'{"status":"ok"}')
     assert server.metric("requests_total") >= 0
     status, headers, page = server.ask("GET", "/")
@@ -324,6 +328,9 @@ def test_what_cannot_be_served_is_one_line_at_the_start(tiny, tmp_path):
         ):
             result = plimsoll("serve", *options)
             assert result.returncode == code and text in result.stderr and result.stderr.count("\n") == 1, result
+    (least,) = re.findall(r"\(([\d.]+) GiB\)", plimsoll("serve", "--model", tiny, "--memory", 1e-6).stderr)
+    with serving(tiny, "--memory", least) as served:
+        assert served.stop() == 0
 
 
 def wait_for_lines(log, count):

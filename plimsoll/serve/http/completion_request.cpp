@@ -161,7 +161,7 @@ void read_common(Body& body, std::string_view text, const ServedModel& served, s
   const int64_t room = served.context - static_cast<int64_t>(request.prompt.size());
   if (room < 1) {
     throw ApiError(400,
-                   io::compose("{}: expected less than the {} tokens that the model sees, got {}",
+                   io::compose("{}: expected less than the {} tokens that a prompt and its reply may have, got {}",
                                result.is_chat() ? "messages" : "prompt", served.context, request.prompt.size()),
                    result.is_chat() ? "messages" : "prompt", "context_length_exceeded");
   }

@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <ctime>
 #include <mutex>
@@ -193,15 +194,16 @@ class Server::Http final : public httplib::Server {
     });
     Get("/v1/models", [this](const httplib::Request&, httplib::Response& response) {
       nlohmann::json models = nlohmann::json::array();
-      for (const std::string& name : served_.names()) {
-        models.push_back({{"id", name},
-                          {"object", "model"},
-                          {"created", 0},
-                          {"owned_by", "plimsoll"},
-                          {"context", served_.context},
-                          {"chat", served_.chat_template != nullptr}});
-      }
+      for (const std::string& name : served_.names()) models.push_back(model_json(name));
       response.set_content(dump({{"object", "list"}, {"data", std::move(models)}}), "application/json");
+    });
+    Get("/v1/models/(.+)", [this](const httplib::Request& request, httplib::Response& response) {
+      const std::vector<std::string> names = served_.names();
+      const std::string name = request.matches[1];
+      if (std::ranges::find(names, name) == names.end()) {
+        throw ApiError(404, io::compose("expected a model that is served, got {}", name), "model", "model_not_found");
+      }
+      response.set_content(dump(model_json(name)), "application/json");
     });
     Post("/v1/chat/completions", [this](const httplib::Request& request, httplib::Response& response) {
       complete(read_chat_request(request.body, served_), response);
@@ -212,6 +214,15 @@ class Server::Http final : public httplib::Server {
     Post("/completion", [this](const httplib::Request& request, httplib::Response& response) {
       complete(read_llama_cpp_request(request.body, served_), response);
     });
+  }
+
+  nlohmann::json model_json(const std::string& name) const {
+    return {{"id", name},
+            {"object", "model"},
+            {"created", 0},
+            {"owned_by", "plimsoll"},
+            {"context", served_.context},
+            {"chat", served_.chat_template != nullptr}};
   }
 
   // The page and its health are for everybody.
