@@ -7,7 +7,6 @@ import plimsoll.shard as shard
 import pytest
 import ranks
 import torch
-import torch.distributed as dist
 from plimsoll.shard.parameter_device import expect_backend_for, parameter_device
 from plimsoll.shard.ranks import ProcessGroupName, own_group, ranks_of
 
@@ -28,16 +27,13 @@ def gloo_alone_is_for_the_cpu(group):
 
 
 @ranks.case(2)
-def gradients_on_a_device_have_a_second_group_of_the_same_ranks(group):
+def gradients_on_a_device_travel_in_the_group_of_the_parameters_or_in_one_that_is_given(group):
     ours = ranks_of(group)
-    second = own_group(ours, ProcessGroupName.reduce_scatter, CUDA)
-    assert second.group is not group and (second.rank, second.size) == (ours.rank, ours.size)
-    assert dist.get_backend_config(second.group) == dist.get_backend_config(group)
-    assert second.gather(ours.rank) == [0, 1] and ours.gather(ours.rank) == [0, 1]
-    assert own_group(ours, "reduce_scatter", CUDA) is second
+    assert own_group(ours, ProcessGroupName.reduce_scatter, CUDA) is ours
     on_cpu = own_group(ours, ProcessGroupName.reduce_scatter)
-    assert on_cpu is not second and on_cpu.group is group
-    assert own_group(ours, ProcessGroupName.default, CUDA) is ours
+    assert on_cpu is not ours and on_cpu.group is group
+    given = own_group(ours, group, CUDA)
+    assert given is not ours and given.group is group
 
 
 @pytest.mark.parametrize("name", ranks.names(__name__))

@@ -1,12 +1,14 @@
 // Communicator over process groups that Python's torch.distributed has made.
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <vector>
 
 #include "plimsoll/shard/communicator/connection.h"
 #include "plimsoll/shard/communicator/gloo.h"
@@ -45,10 +47,10 @@ SharedPeers peers_of(const c10d::ProcessGroup& group, const std::string& name) {
 
 // The device that the group is bound to, or else the current one of those that its backend is for.
 std::optional<c10::Device> host_detour(c10d::ProcessGroup& group) {
-  if (!group.hasBackends() || group.hasBackendForDeviceType(c10::DeviceType::CPU)) return std::nullopt;
+  const std::vector<c10::Device> devices = group.getDeviceTypes();
+  if (devices.empty() || std::ranges::any_of(devices, &c10::Device::is_cpu)) return std::nullopt;
   if (const auto bound = group.getBoundDeviceId()) return bound;
-  const c10::DeviceType type = group.getDeviceTypes().front().type();
-  return c10::impl::VirtualGuardImpl(type).getDevice();
+  return c10::impl::VirtualGuardImpl(devices.front().type()).getDevice();
 }
 
 std::shared_ptr<Connection> connection_over(const std::string& name) {

@@ -14,8 +14,7 @@ import torch.distributed as dist
 
 from plimsoll.pytorch.distributed import is_initialized
 
-# A group and its ranks' second order, by the group's name and the type of device.
-_own: dict[tuple[str, str], tuple[Any, Ranks]] = {}
+_own: dict[str, tuple[Any, Ranks]] = {}  # a group and its ranks' second order, by the group's name
 
 
 class ProcessGroupName(str, Enum):  # noqa: UP042  fairscale's: str() of a StrEnum is another
@@ -73,26 +72,18 @@ def this_process_alone() -> Ranks:
 
 
 def own_group(ranks: Ranks, which: Any, device: torch.device | None = None) -> Ranks:
-    """The same ranks with an order of collectives of their own, so that gradients on that device (None: the CPU) may travel in
-    another order than parameters; or `ranks`, or the group given. A collective."""
+    """The same ranks with an order of collectives of their own, so that gradients may travel in another order than parameters;
+    or `ranks`, or the group given. A collective. Gradients on another device than the CPU (None) have the order of `ranks`, unless
+    a group is given: torch's new_group names groups by how many a process has, so that it may hang where ranks have differently many."""
     if isinstance(which, dist.ProcessGroup) or _tells_rank_and_size(which):
         return ranks_of(which) if which.size() == ranks.size else ranks
     if which not in tuple(ProcessGroupName):
         raise TypeError("unsupported type for reduce_scatter process group")
     if which == ProcessGroupName.default or ranks.size == 1 or not isinstance(ranks.group, dist.ProcessGroup):
         return ranks
-    kind = "cpu" if device is None else device.type
-    if kind == "cpu" and dist.get_backend(ranks.group) != "gloo":
+    if (device is not None and device.type != "cpu") or dist.get_backend(ranks.group) != "gloo":
         return ranks
-    key = (ranks.group.group_name, kind)
-    known = _own.get(key)
+    known = _own.get(ranks.group.group_name)
     if known is None or known[0] is not ranks.group:
-        second = ranks.split("gradients") if kind == "cpu" else _second_group(ranks.group)
-        _own[key] = known = (ranks.group, second)
+        _own[ranks.group.group_name] = known = (ranks.group, ranks.split("gradients"))
     return known[1]
-
-
-def _second_group(group: Any) -> Ranks:
-    """Another group of torch.distributed of the same ranks and backends; other ranks need not call."""
-    members = dist.get_process_group_ranks(group)
-    return ranks_of(dist.new_group(members, backend=dist.get_backend_config(group), use_local_synchronization=True))
