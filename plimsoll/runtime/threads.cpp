@@ -64,7 +64,7 @@ struct alignas(64) Share {
 // Pieces of a share: a thread that stands still holds the others up by one at most.
 constexpr int64_t kPieces = 8;
 
-// Those of a region that this thread begins, which holds no other.
+// Shares of a region that this thread begins; it begins one at a time.
 std::span<Share> shares_of(int64_t grains, int64_t team) {
   thread_local std::vector<Share> shares;
   if (static_cast<int64_t>(shares.size()) < team) shares = std::vector<Share>(static_cast<size_t>(team));
