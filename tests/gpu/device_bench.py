@@ -94,7 +94,9 @@ def kernel_rows() -> list[Row]:
         beside_copy("cross entropy bf16, 128k classes", lambda: loss(wants_grad=False), 2 * n),
         beside_copy("cross entropy bf16 with its gradient (two passes)", lambda: loss(wants_grad=True), 6 * n),
         beside_copy("embedding bf16", lambda: ops.embedding_forward(tokens, x, None, 0, torch.bfloat16), 4 * n),
-        beside_copy("embedding backward bf16, each token once", lambda: ops.embedding_backward(of_places, tokens, **table), 4 * n),
+        beside_copy(
+            "embedding backward bf16, each token once", lambda: ops.embedding_backward(of_places, tokens, **table), 4 * n
+        ),
         beside_copy("embedding backward bf16, 64 tokens", lambda: ops.embedding_backward(of_places, few, **table), 4 * n),
         beside_copy("rotary bf16", lambda: ops.rotary_turn(heads, **turns), 4 * n),
         beside_copy(
