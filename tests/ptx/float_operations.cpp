@@ -61,11 +61,6 @@ std::optional<Step> make_float(const Instruction& i) {
   }
   if (text == "min.f32") return binary<float>(i, smaller);
   if (text == "max.f32") return binary<float>(i, [](float a, float b) { return one_nan(-smaller(-a, -b)); });
-  if (text == "max.NaN.f32") {
-    return binary<float>(i, [](float a, float b) {
-      return std::isnan(a) || std::isnan(b) ? std::bit_cast<float>(0x7fffffffu) : -smaller(-a, -b);
-    });
-  }
   if (text == "abs.f32") return unary<float>(i, [](float a) { return one_nan(std::fabs(a)); });
   if (text == "neg.f32") return unary<float>(i, [](float a) { return one_nan(-a); });
   return std::nullopt;

@@ -19,18 +19,6 @@ using recipe::ScaleSource;
 
 std::string name_of(format::Format format) { return std::string(format::info(format).name); }
 
-std::string_view op_of(GemmKind kind) {
-  switch (kind) {
-    case GemmKind::kOutput:
-      return "gemm output";
-    case GemmKind::kGradInput:
-      return "gemm grad_input";
-    case GemmKind::kGradWeight:
-      return "gemm grad_weight";
-  }
-  runtime::unexpected("audit: product", static_cast<int>(kind));
-}
-
 std::string_view name_of(ScaleSource source) {
   switch (source) {
     case ScaleSource::kNone:
@@ -156,6 +144,18 @@ kernels::GemmOperand operand_of(const ScaledTensor& tensor, Use use) {
 
 }  // namespace
 
+std::string_view product_name(GemmKind kind) {
+  switch (kind) {
+    case GemmKind::kOutput:
+      return "gemm output";
+    case GemmKind::kGradInput:
+      return "gemm grad_input";
+    case GemmKind::kGradWeight:
+      return "gemm grad_weight";
+  }
+  runtime::unexpected("audit: product", static_cast<int>(kind));
+}
+
 void audit_product(const Product& product, format::Format output, const ProductFacts& facts) {
   watch::Audit* const audit = watch::auditing();
   if (audit == nullptr) return;
@@ -165,7 +165,7 @@ void audit_product(const Product& product, format::Format output, const ProductF
   const int64_t n = is_output ? b.rows() : b.cols();
   watch::AuditRow row = ProductRow(product, facts).take();
   row.layer = facts.path;
-  row.op = op_of(product.kind);
+  row.op = product_name(product.kind);
   row.output = name_of(output);
   const Use use_a = is_grad_weight ? Use::kTransposed : Use::kAsStored;
   const Use use_b = is_output ? Use::kAsStored : Use::kTransposed;

@@ -20,6 +20,9 @@ struct ProductFacts {
                    b_codes = {};  // format of the codes whose values the operand is; empty: it never was codes
 };
 
+// The name of a layer's product in audits, profiles and incidents: "gemm output".
+std::string_view product_name(recipe::GemmKind kind);
+
 // Adds a row to the audit in force on this thread; nothing where there is none. output: its format.
 void audit_product(const Product& product, format::Format output, const ProductFacts& facts = {});
 

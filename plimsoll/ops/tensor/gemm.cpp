@@ -9,7 +9,6 @@
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/gemm_matrix.h"
 #include "plimsoll/ops/tensor/traffic.h"
-#include "plimsoll/runtime/unexpected.h"
 #include "plimsoll/watch/profile.h"
 
 namespace plimsoll::ops {
@@ -23,18 +22,6 @@ GemmMatrix matrix_a(const Product& product) {
 
 GemmMatrix matrix_b(const Product& product) {
   return gemm_matrix(product.b, product.kind == GemmKind::kOutput ? Use::kAsStored : Use::kTransposed);
-}
-
-std::string_view span_name(GemmKind kind) {
-  switch (kind) {
-    case GemmKind::kOutput:
-      return "gemm output";
-    case GemmKind::kGradInput:
-      return "gemm grad_input";
-    case GemmKind::kGradWeight:
-      return "gemm grad_weight";
-  }
-  runtime::unexpected("gemm: kind", static_cast<int>(kind));
 }
 
 }  // namespace
@@ -65,8 +52,8 @@ GemmMatrix gemm_matrix(const ScaledTensor& tensor, Use use) {
 void multiply(const Product& product, const at::Tensor& output, format::Format codes) {
   if (output.is_cuda()) {
     const int64_t k = product.kind == GemmKind::kGradWeight ? product.a.rows() : product.a.cols();
-    const watch::Span span(span_name(product.kind), {.operations = 2.0 * static_cast<double>(output.numel() * k),
-                                                     .bytes = traffic(product.a.data, product.b.data, output)});
+    const watch::Span span(product_name(product.kind), {.operations = 2.0 * static_cast<double>(output.numel() * k),
+                                                        .bytes = traffic(product.a.data, product.b.data, output)});
     audit_product(product, output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm"));
     return multiply_on_device(product, output, codes);
   }
@@ -78,8 +65,8 @@ void multiply(const Product& product, const at::Tensor& output, format::Format c
   epilogue.scale = product.scale.data();
   epilogue.amax = product.amax.data();
   const at::Tensor& read = packed ? product.packed->data : product.b.data;
-  const watch::Span span(span_name(product.kind), {.operations = 2.0 * static_cast<double>(a.rows * b.rows * a.k),
-                                                   .bytes = traffic(product.a.data, read, output)});
+  const watch::Span span(product_name(product.kind), {.operations = 2.0 * static_cast<double>(a.rows * b.rows * a.k),
+                                                      .bytes = traffic(product.a.data, read, output)});
   const format::Format format = output.scalar_type() == at::kByte ? codes : format_of(output.scalar_type(), "gemm");
   audit_product(product, format);
   kernels::gemm({.a = a.operand,

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/ops/tensor/audited_product.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/watch/operand_seen.h"
 #include "plimsoll/ops/watch/watch_facts.h"
@@ -51,12 +52,6 @@ watch::Term largest_term(const Product& product, const at::Tensor& a, const at::
 // NaN > Inf > finite.
 float largest(float a, float b) { return std::isnan(a) || a > b ? a : b; }
 
-std::string_view op_name(GemmKind kind) {
-  return kind == GemmKind::kOutput      ? "gemm output"
-         : kind == GemmKind::kGradInput ? "gemm grad_input"
-                                        : "gemm grad_weight";
-}
-
 // The first NaN among operands was made by what is fused with this product, such as a norm.
 watch::Harm harm_to(const watch::Session& session, float operands, float result) {
   const std::vector<watch::Incident> incidents = session.incidents().all();
@@ -75,7 +70,7 @@ struct Outcome {
 void examine(watch::Session& session, const WatchedProduct& watched, const Outcome& outcome) {
   const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
   const Product& product = watched.product;
-  watch::Incident incident{.path = std::string(watched.path), .op = std::string(op_name(product.kind))};
+  watch::Incident incident{.path = std::string(watched.path), .op = std::string(product_name(product.kind))};
   incident.call = outcome.call;
   if (!find_bad(outcome.output, incident)) return;
   if (!product.b.data.is_contiguous()) return;  // held codes are packed alone, so no term of theirs can be named

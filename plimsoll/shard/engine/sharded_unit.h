@@ -30,7 +30,8 @@ struct FullyShardedOptions {
 
 class ShardedUnit {
  public:
-  // parameters: leaves on one device. Throws where they are not, and where options are for the CPU alone. Groups are made of those of one dtype that are trained, or that are not.
+  // parameters: leaves on one device. Throws where they are not, and where options are for the CPU alone. Groups are made
+  // of those of one dtype that are trained, or that are not.
   ShardedUnit(const NamedTensors& parameters, const ShardRanks& ranks, const FullyShardedOptions& options);
 
   const FullyShardedOptions& options() const { return options_; }

@@ -332,16 +332,17 @@ class GradScaler(torch.amp.GradScaler):
         max_norm: float | None,
     ) -> tuple[dict[torch.device, torch.Tensor], tuple[StepReport, torch.Tensor] | None]:
         """The result of torch's _unscale_grads_, and the report and histogram of gradients that are not left to torch."""
+        devices = {p.grad.device for group in optimizer.param_groups for p in group["params"] if p.grad is not None}
+        if devices and not all(map(_unscales_on, {*devices, inv_scale.device})):
+            found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
+            if max_norm is not None:
+                _clip(optimizer, max_norm)
+            return found, None
         names, grads = [], []
         for group, parameters in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(parameters["params"]):
                 if parameter.grad is None:
                     continue
-                if not (_unscales_on(parameter.grad.device) and _unscales_on(inv_scale.device)):
-                    found = super()._unscale_grads_(optimizer, inv_scale, found_inf, allow_fp16)
-                    if max_norm is not None:
-                        _clip(optimizer, max_norm)
-                    return found, None
                 name = f"parameter {index} of group {group}"
                 if parameter.grad.dtype == torch.float16 and not allow_fp16:
                     raise ValueError(
