@@ -21,7 +21,7 @@ TEST(PrecisionController, OrdinaryOperandsStayNarrow) {
   Watched layer;
   for (int i = 0; i < 6; ++i) EXPECT_TRUE(layer.train(ordinary(), gradient()).empty());
   for (const GemmKind gemm : recipe::kGemmKinds) EXPECT_EQ(layer.rung(gemm), 0);
-  const auto& [state, last, multiply_adds] = layer.controller->layers().front().products[0];
+  const auto [state, last, multiply_adds] = layer.controller->layers().front().products[0];
   EXPECT_EQ(state.own.measured, 6);
   // The input's and the weight's: each near the rounding error of numbers that are spread evenly, both together.
   const double both = std::sqrt(2.0) * recipe::rounding_error(format::Format::kE4m3);
