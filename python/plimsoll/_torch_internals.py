@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import config
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import checkpoint
@@ -31,6 +32,11 @@ REBUILD_TENSOR = (("torch._utils", "_rebuild_tensor_v2"), torch._utils._rebuild_
 
 # ops::kFreeKey of the library. An operator that asked would be one more for the dispatcher at each question.
 _SCALED: Any = torch._C._parse_dispatch_key("Fake")
+
+
+def is_fake(x: torch.Tensor) -> bool:
+    """Whether x is of FakeTensor mode: sizes without memory, on any device by its own account."""
+    return isinstance(x, FakeTensor)
 
 
 def new_wrapper(

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from plimsoll.autoscale import ScaledArray
 from rounding import gamma, within
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 @torch.library.custom_op("plimsoll_test::cube", mutates_args=())
@@ -95,10 +96,55 @@ def test_printing_shows_the_value_and_the_scale():
     assert repr(torch.ones(1)) == "tensor([1.])" and f"{autoscale.as_scaled(torch.tensor(3.0)):.1f}" == "3.0"
 
 
-def test_torch_compile_says_that_it_cannot():
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_torch_compile_says_that_it_cannot(fullgraph):
     model: Any = autoscale.autoscale(nn.Linear(4, 4))
-    with pytest.raises(Exception, match="a scaled tensor: torch.compile cannot look into one"):
-        torch.compile(model, backend="eager")(torch.ones(1, 4))
+    torch.compiler.reset()
+    with pytest.raises(Exception, match="torch.compile( and FakeTensor mode)? cannot look into"):
+        torch.compile(model, backend="eager", fullgraph=fullgraph)(torch.ones(1, 4))
+
+
+def test_fake_tensors_are_refused():
+    model: Any = autoscale.autoscale(nn.Linear(4, 4))
+    with FakeTensorMode(), pytest.raises(RuntimeError, match="expected a tensor with memory"):
+        model(torch.ones(1, 4))
+
+
+def test_a_module_is_given_once():
+    model: Any = autoscale.autoscale(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="expected a module that it was not given before, got one, a Linear"):
+        autoscale.autoscale(model, matmul_format="nvfp4")
+
+
+def test_a_report_is_of_the_module_and_not_of_a_part_that_was_given_before():
+    part: Any = autoscale.autoscale(nn.Linear(2, 2, bias=False))
+    whole: Any = autoscale.autoscale(nn.Sequential(part, nn.ReLU()))
+    whole(torch.ones(1, 2))
+    calls = [{row.op: row.calls for row in autoscale.report(of).ops} for of in (whole, part)]
+    assert calls == [{"aten::mm": 1, "aten::relu": 1}, {}]  # the first operand's settings hold: those of the input
+
+
+def test_gradients_of_a_plain_input_have_gradients():
+    torch.manual_seed(1)
+    x, weight = torch.randn(4, 5, requires_grad=True), torch.randn(5, 3)
+
+    def second(of: Any) -> torch.Tensor:
+        (first,) = torch.autograd.grad(of(x, weight), x, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), x)[0]
+
+    def loss(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return (x @ weight).square().sum()
+
+    ours, exact = second(autoscale.autoscale(loss)), second(loss)
+    # 8 x (W W^T)^2: 4 products, of which operands and results are rounded.
+    gram = weight.abs() @ weight.abs().T
+    assert within(ours, exact, gamma(12, torch.float16) * (8 * x.detach().abs() @ gram @ gram))
+
+
+def test_a_sparse_argument_is_an_operand_at_its_value():
+    model: Any = autoscale.autoscale(lambda matrix, x: torch.sparse.mm(matrix, x))
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    assert torch.equal(autoscale.value(model(torch.eye(2).roll(1, 0).to_sparse(), x)), x.roll(1, 0))
 
 
 def test_jacobians_in_reverse_mode():

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 from plimsoll import autoscale
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 
 class Wrapper(torch.Tensor):
@@ -78,6 +79,12 @@ def test_what_transforms_wrap_is_found():
 def test_scaled_tensors_alone_carry_the_key():
     assert internals.has_scaled_key(autoscale.as_scaled(torch.ones(4)))
     assert not internals.has_scaled_key(torch.ones(4))
+
+
+def test_tensors_of_fake_mode_alone_are_fake():
+    with FakeTensorMode():
+        assert internals.is_fake(torch.ones(4))
+    assert not internals.is_fake(torch.ones(4)) and not internals.is_fake(torch.ones(4, device="meta"))
 
 
 def test_pickles_of_tensors_name_the_function_that_is_read():

@@ -63,14 +63,14 @@ class Report:
 
 
 def session_in(of: torch.nn.Module | torch.Tensor) -> Any:
-    """Session of a scaled tensor, or of a module's parameters."""
+    """Session of a scaled tensor, or of a module: that of autoscale(), else of its parameters."""
+    session = None if isinstance(of, torch.Tensor) else remembered(of)
+    if session is not None:
+        return session
     tensors = [of] if isinstance(of, torch.Tensor) else of.parameters()
     for tensor in tensors:
         if is_scaled(tensor):
             return session_of(tensor)
-    session = None if isinstance(of, torch.Tensor) else remembered(of)
-    if session is not None:
-        return session
     raise TypeError("report: expected a scaled tensor, or a module that autoscale() returned, got neither")
 
 

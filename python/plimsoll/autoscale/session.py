@@ -34,7 +34,7 @@ def new_session(
         raise ValueError(f"autoscale: expected dtype to be one of {names}, got {dtype}")
     if rounding not in _ROUNDINGS:
         raise ValueError(f"autoscale: expected rounding to be one of {', '.join(_ROUNDINGS)}, got {rounding!r}")
-    if matmul_format not in _MATMUL_FORMATS:
+    if not isinstance(matmul_format, str | None) or matmul_format not in _MATMUL_FORMATS:
         names = ", ".join(str(each) for each in _MATMUL_FORMATS)
         raise ValueError(f"autoscale: expected matmul_format to be one of {names}, got {matmul_format!r}")
     policy = policies.parse(policy)

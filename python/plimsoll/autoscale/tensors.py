@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from plimsoll._torch_internals import has_scaled_key, outside_of_transforms
+from plimsoll._torch_internals import has_scaled_key, is_fake, outside_of_transforms
 from plimsoll.autoscale import policy as policies
 from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.session import FORMATS, new_session
@@ -52,6 +52,30 @@ def forward_mode_error() -> NotImplementedError:
     )
 
 
+class _Leave(torch.autograd.Function):
+    """Value of a gradient that leaves scaled tensors; its own gradient enters again."""
+
+    @staticmethod
+    def forward(x: torch.Tensor, session: Any) -> Any:
+        return _ops.autoscale_value(x)
+
+    @staticmethod
+    def setup_context(context: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        context.session = inputs[1]
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, session: Any) -> tuple[Any, int | None]:
+        return _Leave.apply(x, session), in_dims[0]  # type: ignore[no-untyped-call]
+
+    @staticmethod
+    def backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return enter(grad, context.session), None
+
+    @staticmethod
+    def jvp(context: Any, *tangents: Any) -> NoReturn:
+        raise forward_mode_error()
+
+
 class _Enter(torch.autograd.Function):
     @staticmethod
     def forward(x: torch.Tensor, session: Any) -> Any:
@@ -59,7 +83,7 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def setup_context(context: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        pass
+        context.session = inputs[1]
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], x: torch.Tensor, session: Any) -> tuple[Any, int | None]:
@@ -67,7 +91,7 @@ class _Enter(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return _ops.autoscale_value(grad) if is_scaled(grad) else grad, None
+        return _Leave.apply(grad, context.session) if is_scaled(grad) else grad, None  # type: ignore[no-untyped-call]
 
     @staticmethod
     def jvp(context: Any, *tangents: Any) -> NoReturn:
@@ -76,7 +100,15 @@ class _Enter(torch.autograd.Function):
 
 def enter(x: torch.Tensor, session: Any) -> torch.Tensor:
     """x as a scaled tensor of a session; its gradient is a plain one again."""
-    return x if is_scaled(x) else _Enter.apply(x, session)  # type: ignore[no-untyped-call]
+    if is_scaled(x):
+        return x
+    if torch.compiler.is_compiling() or is_fake(x):
+        raise RuntimeError(
+            "autoscale: expected a tensor with memory, as eager mode has them; torch.compile and FakeTensor mode cannot look into "
+            "a scaled tensor"
+        )
+    entered: torch.Tensor = _Enter.apply(x, session)  # type: ignore[no-untyped-call]
+    return entered
 
 
 def as_scaled(

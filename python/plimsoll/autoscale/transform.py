@@ -13,7 +13,7 @@ from plimsoll.autoscale import policy as policies
 from plimsoll.autoscale.loss_scaling import follow
 from plimsoll.autoscale.packing import load_hook, save_hook
 from plimsoll.autoscale.policy import Policy
-from plimsoll.autoscale.session import new_session, remember
+from plimsoll.autoscale.session import new_session, remember, remembered
 from plimsoll.autoscale.sharded import enter_when_called
 from plimsoll.autoscale.tensors import enter, is_scaled, value
 
@@ -22,7 +22,8 @@ _T = TypeVar("_T", torch.nn.Module, Callable[..., Any])
 
 def _entering(session: Any) -> Callable[[Any], Any]:
     def scaled(x: Any) -> Any:
-        return enter(x, session) if isinstance(x, torch.Tensor) and x.is_floating_point() else x
+        is_entered = isinstance(x, torch.Tensor) and x.is_floating_point() and x.layout is torch.strided
+        return enter(x, session) if is_entered else x
 
     return lambda tree: tree_map(scaled, tree)
 
@@ -86,6 +87,8 @@ def autoscale(
     entering = _entering(session)
     if isinstance(module_or_function, torch.nn.Module):
         module = module_or_function
+        if remembered(module) is not None:
+            raise ValueError(f"autoscale: expected a module that it was not given before, got one, a {type(module).__name__}")
         _scale_parameters(module, session, _of_unit_size if policy.alters_model else lambda parameter: parameter)
         enter_when_called(module, session, policy)
         remember(module, session)
