@@ -93,6 +93,13 @@ TEST_F(Resume, AnotherModelRecipeOrSeedIsRefused) {
   EXPECT_EQ(resume({"--seed", "2"}).exit_code, 2);
 }
 
+TEST_F(Resume, FewerStepsThanAreDoneAreRefused) {
+  const Outcome fewer = resume({"--steps", "39"});
+  EXPECT_EQ(fewer.exit_code, 2);
+  EXPECT_THAT(fewer.error, HasSubstr("--steps: expected at least the 40 steps that " + run_.file("out").native() +
+                                     " has done, got 39"));
+}
+
 TEST_F(Resume, WithoutTheFlagCheckpointsAreNotOverwritten) {
   const Outcome outcome = run_.train(first());
   EXPECT_EQ(outcome.exit_code, 2);

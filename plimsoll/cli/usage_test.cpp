@@ -45,7 +45,7 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
       {run.arguments("train", {"--out", out, "--lr", "-1"}), "--lr: expected a number"},
       {run.arguments("train", {"--out", out, "--steps"}), "--steps"},
       {run.arguments("train", {"--out", out, "--loss-scale", "0"}),
-       "loss scale: expected dynamic, auto, none, recipe or a"},
+       "--loss-scale: expected dynamic, auto, none, recipe or a"},
       {run.arguments("train", {"--out", out, "--heads", "3"}), "expected heads that divide dim 32, got 3"},
       {{"train", "--data", "/nowhere", "--out", out}, "--data: expected a file or directory, got '/nowhere'"},
       {run.arguments("train", {"--out", out, "--config", "/nowhere"}), "--config: expected a file or directory"},

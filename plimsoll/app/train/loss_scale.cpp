@@ -29,7 +29,7 @@ LossScale parse_loss_scale(const std::string& text) {
   const auto narrow = static_cast<float>(scale);
   if (parsed.ec != std::errc() || parsed.ptr != end || !(narrow > 0) || !std::isfinite(narrow) ||
       !std::isfinite(1 / narrow)) {
-    refuse("loss scale: expected dynamic, auto, none, recipe or a positive number that fp32 holds, got '{}'", text);
+    refuse("--loss-scale: expected dynamic, auto, none, recipe or a positive number that fp32 holds, got '{}'", text);
   }
   return {.text = text, .kind = Kind::kFixed, .fixed = scale};
 }

@@ -107,7 +107,8 @@ class Run {
   void begin() {
     if (options_.resume) resume();
     if (trainer_.step() > options_.steps) {
-      fail("{}: expected at most {} steps done, got {}", options_.out.native(), options_.steps, trainer_.step());
+      refuse("--steps: expected at least the {} steps that {} has done, got {}", trainer_.step(), options_.out.native(),
+             options_.steps);
     }
     if (options_.offload == Offload::kCpu)
       observer_.on_note("--offload cpu: everything is in the memory of the CPU, nothing moves");
