@@ -23,10 +23,11 @@ endif()
 set(PLIMSOLL_FLAGS_AVX512_BF16 ${PLIMSOLL_FLAGS_AVX512} -mavx512vbmi -mavx512bf16)
 set(PLIMSOLL_FLAGS_AMX ${PLIMSOLL_FLAGS_AVX512_BF16} -mamx-tile -mamx-bf16 -mamx-int8)
 
-# -O2 but for kernels: -O3, which they have, takes longer to compile and gives glue and tests nothing.
+# -O2 but for kernels: -O3, which they have, takes longer to compile and gives glue and tests nothing. GCC looks for its own garbage
+# from a gigabyte on, not from 128 MB: 8 to 17 % less time for a file that reads torch's headers, for 0.1 GB.
 function(plimsoll_options target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wconversion -ffp-contract=off
-                         $<$<BOOL:${PLIMSOLL_WERROR}>:-Werror>)
+                         $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1000000> $<$<BOOL:${PLIMSOLL_WERROR}>:-Werror>)
   if(NOT target MATCHES "^plimsoll_kernels_")
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O2>)
   endif()
