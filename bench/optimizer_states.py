@@ -6,14 +6,15 @@ Prints, for each kind of states and masters, the difference from fp32 ones for e
 a mean is further off than 0.3, to either side.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from seeded_runs import parsed_with_more, print_heading, print_percents, seeded_parser
+
+WIDTH = 16  # of the names of kinds
 LIMIT = 0.3  # percent of the loss with fp32 states
 REFERENCE = "fp32,fp32"
 
@@ -30,29 +31,21 @@ def validation_loss(args, kind, seed, more):
 
 
 def main():
-    own, more = sys.argv[1:], []
-    if "--" in own:
-        cut = own.index("--")
-        own, more = own[:cut], own[cut + 1 :]
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--data", nargs="+", required=True)
-    parser.add_argument("--seeds", default="1,2,3")
+    parser = seeded_parser(__doc__, "states")
     parser.add_argument("--kinds", nargs="+", default=["8bit,split", "8bit,none"], help="states,masters")
-    parser.add_argument("--out", default=str(ROOT / "out" / "states"))
-    parser.add_argument("--build", default=str(ROOT / "build"))
-    args = parser.parse_args(own)
+    args, more = parsed_with_more(parser)
 
     seeds = args.seeds.split(",")
     losses = {kind: [validation_loss(args, kind, seed, more) for seed in seeds] for kind in [REFERENCE, *args.kinds]}
     good = True
-    print(f"{'states,masters':16}" + "".join(f"{'seed ' + seed:>10}" for seed in seeds) + f"{'mean':>10}")
-    print(f"{REFERENCE:16}" + "".join(f"{loss:10.4f}" for loss in losses[REFERENCE]))
+    print_heading("states,masters", WIDTH, seeds)
+    print(f"{REFERENCE:{WIDTH}}" + "".join(f"{loss:10.4f}" for loss in losses[REFERENCE]))
     for kind in args.kinds:
         percents = [100 * (loss / fp32 - 1) for loss, fp32 in zip(losses[kind], losses[REFERENCE], strict=True)]
         mean = statistics.mean(percents)
         within = abs(mean) <= LIMIT  # NaN is not
         good = good and within
-        print(f"{kind:16}" + "".join(f"{p:+9.2f}%" for p in percents) + f"{mean:+9.2f}%{'' if within else '  beyond the limit'}")
+        print_percents(kind, WIDTH, percents, mean, within)
     return 0 if good else 1
 
 

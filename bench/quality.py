@@ -6,14 +6,15 @@ Prints, per recipe, the difference from fp32 for each seed and its mean, in perc
 or one seed than 1, to either side.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from seeded_runs import parsed_with_more, print_heading, print_percents, seeded_parser
+
+WIDTH = 14  # of the names of recipes
 MEAN_LIMIT, SEED_LIMIT = 0.5, 1.0  # percent of fp32's loss
 
 
@@ -26,31 +27,21 @@ def differences(binary, args, seed, more):
 
 
 def main():
-    own, more = sys.argv[1:], []
-    if "--" in own:
-        cut = own.index("--")
-        own, more = own[:cut], own[cut + 1 :]
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--data", nargs="+", required=True)
-    parser.add_argument("--seeds", default="1,2,3")
+    parser = seeded_parser(__doc__, "quality")
     parser.add_argument("--recipes", default="fp32,bf16,fp8,fp8-current,fp8-block,mxfp8")
-    parser.add_argument("--out", default=str(ROOT / "out" / "quality"))
-    parser.add_argument("--build", default=str(ROOT / "build"))
-    args = parser.parse_args(own)
+    args, more = parsed_with_more(parser)
 
     seeds = args.seeds.split(",")
     by_seed = [differences(Path(args.build) / "bin" / "plimsoll", args, seed, more) for seed in seeds]
     good = True
-    print(f"{'recipe':14}" + "".join(f"{'seed ' + seed:>10}" for seed in seeds) + f"{'mean':>10}")
+    print_heading("recipe", WIDTH, seeds)
     for recipe in args.recipes.split(","):
         percents = [run[recipe] for run in by_seed]
         mean = statistics.mean(percents)
         # Far below fp32 is as wrong as far above; NaN is within no limit.
         within = abs(mean) <= MEAN_LIMIT and all(abs(percent) <= SEED_LIMIT for percent in percents)
         good = good and within
-        print(
-            f"{recipe:14}" + "".join(f"{p:+9.2f}%" for p in percents) + f"{mean:+9.2f}%{'' if within else '  beyond the limit'}"
-        )
+        print_percents(recipe, WIDTH, percents, mean, within)
     return 0 if good else 1
 
 
