@@ -52,6 +52,11 @@ def _clip(optimizer: torch.optim.Optimizer, max_norm: float) -> None:
     torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
 
+def found_on_host(found_inf: torch.Tensor, found: bool) -> dict[torch.device, torch.Tensor]:
+    """The result of torch's _unscale_grads_ in memory of the host: torch's step() reads it, and would wait for a device again."""
+    return {found_inf.device: torch.full_like(found_inf, float(found), device="cpu")}
+
+
 def _inverse(scale: float) -> float:
     """In fp32; Inf where that does not hold it."""
     return torch.tensor(scale, dtype=torch.float64).reciprocal().float().item()
@@ -369,6 +374,4 @@ class GradScaler(torch.amp.GradScaler):
         if self._keeps_scale:
             norm *= inverse
         report = StepReport(norm, clip, count, names[first] if count else None, flushed)
-        # On the CPU: torch's step() reads it, and would wait for a device again.
-        found_any = torch.full_like(found_inf, float(count > 0), device="cpu")
-        return {found_inf.device: found_any}, (report, histogram)
+        return found_on_host(found_inf, count > 0), (report, histogram)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from plimsoll.amp.automatic_loss_scaler import AutomaticLossScaler
-from plimsoll.amp.grad_scaler import GradScaler, StepReport
+from plimsoll.amp.grad_scaler import GradScaler, StepReport, found_on_host
 from plimsoll.shard.ranks import ranks_of
 
 _NOTHING = StepReport(0.0, 1.0, 0, None, 0.0)
@@ -53,8 +53,7 @@ class _OverRanks(GradScaler):
             if report.clip_factor < 1:
                 self._scale_gradients(optimizer, report.clip_factor)
         self._observe(optimizer, report, histogram)
-        found_inf.fill_(float(report.skipped))
-        return {found_inf.device: found_inf}
+        return found_on_host(found_inf, report.skipped)
 
     @staticmethod
     def _scale_gradients(optimizer: torch.optim.Optimizer, factor: float) -> None:
