@@ -47,6 +47,23 @@ struct TileSize {
   int64_t rows, cols;
 };
 
+// Place of a tile in the matrix, and its number.
+struct TilePlace {
+  int64_t row, col, rows, cols, number;
+};
+
+// The elements of a tile, without codes, scales and random numbers.
+Fp4Tile tile_at(const Matrix& x, const TilePlace& place, format::Fp4Scaling scaling) {
+  return {.x = static_cast<const char*>(x.x) + (place.row * x.x_stride + place.col) * format::bytes(x.x_format),
+          .x_format = x.x_format,
+          .rows = place.rows,
+          .cols = place.cols,
+          .x_stride = x.x_stride,
+          .row = place.row,
+          .col = place.col,
+          .scaling = scaling};
+}
+
 struct Sums {
   SharedAmax amax;
   std::atomic<int64_t> non_finite_blocks = 0;
@@ -65,7 +82,7 @@ TileErrors tile_errors(const Matrix& x, TileSize size, const QuantizeStatistic* 
   return TileErrors(statistic == nullptr ? 0 : tiles(x, size));
 }
 
-// Calls pass(row, col, rows, cols, number of the tile) on tiles.
+// Calls pass(TilePlace) on tiles.
 template <class Pass>
 void over_tiles(const Matrix& x, TileSize size, Pass pass) {
   const int64_t across = runtime::divide_up(x.cols, size.cols);
@@ -73,7 +90,7 @@ void over_tiles(const Matrix& x, TileSize size, Pass pass) {
   runtime::parallel_for(tiles(x, size), kWorthWaking / tile + 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / across * size.rows, col = i % across * size.cols;
-      pass(row, col, std::min(size.rows, x.rows - row), std::min(size.cols, x.cols - col), i);
+      pass(TilePlace{row, col, std::min(size.rows, x.rows - row), std::min(size.cols, x.cols - col), i});
     }
   });
 }
@@ -89,31 +106,24 @@ class Direction {
   bool wanted() const { return lines_.codes != nullptr; }
 
   // errors: nullptr where nobody wants them.
-  Fp4TileResult run(int64_t row, int64_t col, int64_t rows, int64_t cols, bool encode, ErrorSums* errors) const {
+  Fp4TileResult run(const TilePlace& at, bool encode, ErrorSums* errors) const {
     const bool by_row = along_ == Along::kRows;
-    const int64_t line = by_row ? row : col, place = by_row ? col : row;
+    const int64_t line = by_row ? at.row : at.col, place = by_row ? at.col : at.row;
     const bool corrects = scaling_ == format::Fp4Scaling::kMsEden;
     const int64_t drawn = corrects ? runtime::divide_up(x_.cols, 16) : x_.cols;  // numbers of a row
-    const Fp4Tile tile = {.x = static_cast<const char*>(x_.x) + (row * x_.x_stride + col) * format::bytes(x_.x_format),
-                          .x_format = x_.x_format,
-                          .rows = rows,
-                          .cols = cols,
-                          .x_stride = x_.x_stride,
-                          .row = row,
-                          .col = col,
-                          .scaling = scaling_,
-                          .encode_scale = encode_scale_,
-                          .codes = encode ? lines_.codes + line * lines_.codes_stride + place / 2 : nullptr,
-                          .codes_stride = lines_.codes_stride,
-                          .scale = lines_.scale + line * lines_.scale_stride + place / format::fp4_block(scaling_),
-                          .scale_stride = lines_.scale_stride,
-                          .rotation = lines_.rotation.size,
-                          .signs = signs_.data(),
-                          .stochastic = lines_.noise.stochastic && !corrects,
-                          .stochastic_scales = lines_.noise.stochastic && corrects,
-                          .seed = lines_.noise.seed,
-                          .step = lines_.noise.step,
-                          .words = by_row ? 16 * runtime::divide_up(drawn, 32) : 32 * runtime::divide_up(x_.cols, 32)};
+    Fp4Tile tile = tile_at(x_, at, scaling_);
+    tile.encode_scale = encode_scale_;
+    tile.codes = encode ? lines_.codes + line * lines_.codes_stride + place / 2 : nullptr;
+    tile.codes_stride = lines_.codes_stride;
+    tile.scale = lines_.scale + line * lines_.scale_stride + place / format::fp4_block(scaling_);
+    tile.scale_stride = lines_.scale_stride;
+    tile.rotation = lines_.rotation.size;
+    tile.signs = signs_.data();
+    tile.stochastic = lines_.noise.stochastic && !corrects;
+    tile.stochastic_scales = lines_.noise.stochastic && corrects;
+    tile.seed = lines_.noise.seed;
+    tile.step = lines_.noise.step;
+    tile.words = by_row ? 16 * runtime::divide_up(drawn, 32) : 32 * runtime::divide_up(x_.cols, 32);
     const Fp4TileResult result = by_row ? loops_.rows(tile) : loops_.columns(tile);
     if (errors != nullptr) by_row ? loops_.row_error(tile, 1, *errors) : loops_.column_error(tile, *errors);
     return result;
@@ -131,9 +141,8 @@ class Direction {
  private:
   float find_amax() const {
     SharedAmax amax;
-    over_tiles(x_, {kFp4GroupRows, kFp4Chunk}, [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t) {
-      amax.raise(run(row, col, rows, cols, /*encode=*/false, nullptr).amax);
-    });
+    over_tiles(x_, {kFp4GroupRows, kFp4Chunk},
+               [&](const TilePlace& place) { amax.raise(run(place, /*encode=*/false, nullptr).amax); });
     return amax.value();
   }
 
@@ -166,11 +175,10 @@ void quantize_fp4(const QuantizeFp4& args) {
   const TileSize size = tile_size(x, by_column.wanted());
   TileErrors row_errors = tile_errors(x, size, args.by_row.statistic);
   TileErrors column_errors = tile_errors(x, size, args.by_column.statistic);
-  over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t tile) {
-    const auto errors = [&](TileErrors& all) { return all.are_wanted() ? &all.of(tile, col) : nullptr; };
-    if (by_row.wanted()) row_sums.add(by_row.run(row, col, rows, cols, /*encode=*/true, errors(row_errors)));
-    if (by_column.wanted())
-      column_sums.add(by_column.run(row, col, rows, cols, /*encode=*/true, errors(column_errors)));
+  over_tiles(x, size, [&](const TilePlace& place) {
+    const auto errors = [&](TileErrors& all) { return all.are_wanted() ? &all.of(place.number, place.col) : nullptr; };
+    if (by_row.wanted()) row_sums.add(by_row.run(place, /*encode=*/true, errors(row_errors)));
+    if (by_column.wanted()) column_sums.add(by_column.run(place, /*encode=*/true, errors(column_errors)));
   });
   if (args.by_row.statistic != nullptr) *args.by_row.statistic = row_errors.joined();
   if (args.by_column.statistic != nullptr) *args.by_column.statistic = column_errors.joined();
@@ -186,50 +194,34 @@ void quantize_fp4_squares(const QuantizeFp4Squares& args) {
   const QuantizeFp4Loops& kernels = loops();
   const Signs signs = signs_of({});
   const TileSize size = {kFp4GroupRows, kFp4Chunk};
-  const auto tile_at = [&](int64_t row, int64_t col, int64_t rows, int64_t cols, float encode_scale) {
-    return Fp4Tile{.x = static_cast<const char*>(x.x) + (row * x.x_stride + col) * format::bytes(x.x_format),
-                   .x_format = x.x_format,
-                   .rows = rows,
-                   .cols = cols,
-                   .x_stride = x.x_stride,
-                   .row = row,
-                   .col = col,
-                   .scaling = args.scaling,
-                   .encode_scale = encode_scale,
-                   .codes = nullptr,
-                   .codes_stride = 0,
-                   .scale = args.scale + row / 16 * args.scale_stride + col / 16,
-                   .scale_stride = args.scale_stride,
-                   .rotation = 0,
-                   .signs = signs.data(),
-                   .stochastic = false,
-                   .stochastic_scales = false,
-                   .seed = 0,
-                   .step = 0,
-                   .words = 0};
+  const auto scaled_tile = [&](const TilePlace& place, float encode_scale) {
+    Fp4Tile tile = tile_at(x, place, args.scaling);
+    tile.encode_scale = encode_scale;
+    tile.scale = args.scale + place.row / 16 * args.scale_stride + place.col / 16;
+    tile.scale_stride = args.scale_stride;
+    tile.signs = signs.data();
+    return tile;
   };
   float amax = 0;
   if (args.tensor_amax != nullptr) {
     amax = *args.tensor_amax;
   } else {
     SharedAmax found;
-    over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t) {
-      found.raise(kernels.rows(tile_at(row, col, rows, cols, 1.0f)).amax);
-    });
+    over_tiles(x, size, [&](const TilePlace& place) { found.raise(kernels.rows(scaled_tile(place, 1.0f)).amax); });
     amax = found.value();
   }
   const float encode_scale = format::Nvfp4::encode_scale(amax, args.scaling);
   if (args.tensor_scale != nullptr) *args.tensor_scale = 1.0f / encode_scale;
   Sums sums;
   TileErrors errors = tile_errors(x, size, args.statistic);
-  over_tiles(x, size, [&](int64_t row, int64_t col, int64_t rows, int64_t cols, int64_t number) {
-    Fp4Tile tile = tile_at(row, col, rows, cols, encode_scale);
-    tile.codes = args.codes + row * args.codes_stride + col / 2;
+  over_tiles(x, size, [&](const TilePlace& place) {
+    Fp4Tile tile = scaled_tile(place, encode_scale);
+    tile.codes = args.codes + place.row * args.codes_stride + place.col / 2;
     tile.codes_stride = args.codes_stride;
     sums.add(kernels.squares(tile));
-    if (errors.are_wanted()) kernels.row_error(tile, 16, errors.of(number, col));
+    if (errors.are_wanted()) kernels.row_error(tile, 16, errors.of(place.number, place.col));
     if (args.transposed == nullptr) return;
-    tile.codes = args.transposed + col * args.transposed_stride + row / 2;
+    tile.codes = args.transposed + place.col * args.transposed_stride + place.row / 2;
     tile.codes_stride = args.transposed_stride;
     kernels.squares_transposed(tile);
   });

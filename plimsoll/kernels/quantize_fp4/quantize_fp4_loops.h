@@ -20,17 +20,17 @@ struct Fp4Tile {
   int64_t rows, cols, x_stride;
   int64_t row, col;  // place of the tile in x; by columns, col is a multiple of 32
   format::Fp4Scaling scaling;
-  float encode_scale;
-  uint8_t* codes;  // of the tile's first element; nullptr: only the amax is wanted
-  int64_t codes_stride;
-  uint8_t* scale;  // of the tile's first block
-  int64_t scale_stride;
-  int64_t rotation;    // 0, 16, 128
-  const float* signs;  // [kFp4LargestRotation] +-1 / sqrt(rotation), repeated
-  bool stochastic, stochastic_scales;
-  uint64_t seed, step;
+  float encode_scale = 1.0f;
+  uint8_t* codes = nullptr;  // of the tile's first element; nullptr: only the amax is wanted
+  int64_t codes_stride = 0;
+  uint8_t* scale = nullptr;  // of the tile's first block
+  int64_t scale_stride = 0;
+  int64_t rotation = 0;          // 0, 16, 128
+  const float* signs = nullptr;  // [kFp4LargestRotation] +-1 / sqrt(rotation), repeated
+  bool stochastic = false, stochastic_scales = false;
+  uint64_t seed = 0, step = 0;
   // 32 bits each: by rows of a row, by columns of two rows; of two rows of blocks where scales are stochastic.
-  int64_t words;
+  int64_t words = 0;
 };
 
 struct Fp4TileResult {
