@@ -9,13 +9,11 @@ with what malloc finds free.
 """
 
 import argparse
-import os
 import statistics
-import sys
 import time
 
 import json_file
-from accelerated_models import DTYPES, LEVELS
+from accelerated_models import DTYPES, LEVELS, begin_at_level
 
 ROWS = ((1, 768), (16, 768), (128, 768), (512, 768), (512, 3072))  # of what is passed over once
 HEADS = ((64, 64), (2048, 64), (2048, 128))  # of norms of queries and keys
@@ -209,8 +207,7 @@ def rows_of(parser, args):
 
 def main():
     parser, args = parse()
-    if args.isa and os.environ.get("PLIMSOLL_ISA") != args.isa:
-        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **LEVELS[args.isa], "PLIMSOLL_ISA": args.isa})
+    begin_at_level(args.isa)
     rows = []
     print(f"{'operator':30}{'dtype':7}{'shape':18}{'torch us':>11}{'ours us':>11}{'times':>8}   calls", flush=True)
     for row in rows_of(parser, args):
