@@ -95,3 +95,12 @@ def assert_averaged(group, parallel, optimizer, alone, exact=True):
 
 def backward(module, x):
     module(x).square().sum().backward()
+
+
+def assert_next_averaged(group, parallel, optimizer, alone, step=0, exact=True):
+    """A pass from no gradients on has the averages."""
+    optimizer.zero_grad()
+    alone.zero_grad()
+    backward(parallel, rows(group, step))
+    backward(alone, rows(group, step))
+    assert_averaged(group, parallel, optimizer, alone, exact)

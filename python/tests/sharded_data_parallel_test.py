@@ -9,7 +9,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from plimsoll.shard import OSS, OffloadModel, ShardedDataParallel, checkpoint_wrapper
-from sharded_data_parallel_models import Layers, assert_averaged, averaged, backward, rows, sharded, wrapped
+from sharded_data_parallel_models import Layers, assert_averaged, assert_next_averaged, averaged, backward, rows, sharded, wrapped
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -25,11 +25,7 @@ def after_an_exception_in_backward_gradients_are_averaged(group):
                 backward(parallel, rows(group, step))
             kept.append(caught)  # with the frames in it
             parallel.module.breaks = {}
-            optimizer.zero_grad()
-            alone.zero_grad()
-            backward(parallel, rows(group, step))
-            backward(alone, rows(group, step))
-            assert_averaged(group, parallel, optimizer, alone)
+            assert_next_averaged(group, parallel, optimizer, alone, step)
 
 
 @ranks.case(2)
@@ -54,11 +50,7 @@ def an_exception_in_forward_or_in_a_hook_leaves_the_next_pass_whole(group):
         with pytest.raises(ValueError, match="broken off"):
             backward(parallel, rows(group, step))
         handle.remove()
-        optimizer.zero_grad()
-        alone.zero_grad()
-        backward(parallel, rows(group, step))
-        backward(alone, rows(group, step))
-        assert_averaged(group, parallel, optimizer, alone)
+        assert_next_averaged(group, parallel, optimizer, alone, step)
 
 
 @ranks.case(2)
@@ -68,10 +60,7 @@ def an_exception_inside_a_checkpoint_leaves_the_next_pass_whole(group):
     with pytest.raises(RuntimeError, match="broken off"):
         backward(parallel, rows(group))
     parallel.module.body.breaks = {}
-    optimizer.zero_grad()
-    backward(parallel, rows(group))
-    backward(alone, rows(group))
-    assert_averaged(group, parallel, optimizer, alone)
+    assert_next_averaged(group, parallel, optimizer, alone)
 
 
 @ranks.case(2)
@@ -110,11 +99,7 @@ def a_module_in_two_reentrant_checkpoints_has_the_gradients_of_the_unsharded_mod
     for size in (2**23, 0):
         parallel, optimizer, alone = sharded(Checkpointed(Layers()), group, reduce_buffer_size=size)
         for step in range(3):
-            optimizer.zero_grad()
-            alone.zero_grad()
-            backward(parallel, rows(group, step))
-            backward(alone, rows(group, step))
-            assert_averaged(group, parallel, optimizer, alone)
+            assert_next_averaged(group, parallel, optimizer, alone, step)
 
 
 @ranks.case(2)
@@ -122,11 +107,7 @@ def a_module_inside_and_outside_of_checkpoints_has_the_gradients_of_the_unsharde
     for size in (2**23, 0):
         parallel, optimizer, alone = sharded(Checkpointed(Layers(), outside=True), group, reduce_buffer_size=size)
         for step in range(2):
-            optimizer.zero_grad()
-            alone.zero_grad()
-            backward(parallel, rows(group, step))
-            backward(alone, rows(group, step))
-            assert_averaged(group, parallel, optimizer, alone, exact=False)
+            assert_next_averaged(group, parallel, optimizer, alone, step, exact=False)
 
 
 class Between(nn.Module):
@@ -147,11 +128,7 @@ class Between(nn.Module):
 def averages_that_arrive_between_two_gradients_of_a_parameter_change_neither(group):
     parallel, optimizer, alone = sharded(Between(), group, reduce_buffer_size=0)
     for step in range(2):
-        optimizer.zero_grad()
-        alone.zero_grad()
-        backward(parallel, rows(group, step))
-        backward(alone, rows(group, step))
-        assert_averaged(group, parallel, optimizer, alone, exact=False)
+        assert_next_averaged(group, parallel, optimizer, alone, step, exact=False)
 
 
 @ranks.case(2)
@@ -299,11 +276,7 @@ def a_module_is_wrapped_again_once_its_wrapper_is_gone(group):
     del first
     gc.collect()  # the broken pass and its reducer know each other
     alone = copy.deepcopy(module)
-    optimizer.zero_grad()
-    alone.zero_grad()
-    backward(second, rows(group))
-    backward(alone, rows(group))
-    assert_averaged(group, second, optimizer, alone)
+    assert_next_averaged(group, second, optimizer, alone)
 
 
 @ranks.case(2)
