@@ -1,10 +1,12 @@
 """The program plimsoll, run as a user runs it."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import plimsoll as package
@@ -27,6 +29,15 @@ def done(*words: Any) -> str:
     result = plimsoll(*words)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
+
+
+def generated(model: Any, folder: Path, *options: Any) -> tuple[str, list[int], list[float]]:
+    """(text, ids, log probabilities) of `plimsoll generate`."""
+    log = folder / "log"
+    done("generate", "--model", model, "--json", log, *options)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    tokens = [line for line in lines if "id" in line]
+    return lines[-1]["text"], [token["id"] for token in tokens], [token["log_probability"] for token in tokens]
 
 
 def interrupted(words: Sequence[Any], begun: Callable[[], bool]) -> tuple[str, str, int]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from lora_test import with_adapters
 from plimsoll.serve import Engine
-from program import done, plimsoll
+from program import generated, plimsoll
 from served import MESSAGES, openai, serving, write_tiny
 
 ADAPTERS = {"first": {"r": 5, "target_modules": "all-linear"}, "second": {"r": 3, "target_modules": ["v_proj", "down_proj"]}}
@@ -36,13 +36,8 @@ def engine(tiny, adapters):
         yield opened
 
 
-def generated(tiny, adapter, log, *options):
-    """(text, ids, log probabilities) of plimsoll generate."""
-    words = [] if adapter is None else ["--adapter", adapter]
-    done("generate", "--model", tiny, *words, "--json", log, *options)
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    tokens = [line for line in lines if "id" in line]
-    return lines[-1]["text"], [token["id"] for token in tokens], [token["log_probability"] for token in tokens]
+def generated_with(adapter, tiny, folder, *options):
+    return generated(tiny, folder, *([] if adapter is None else ["--adapter", adapter]), *options)
 
 
 def found(reply):
@@ -57,7 +52,7 @@ def test_replies_of_all_adapters_together_are_what_the_command_writes_of_each(dt
         replies = [engine.submit("The sea", adapter=name, **options) for name in NAMES * 3]
         together = [found(reply) for reply in replies]
     words = ("--dtype", dtype, "--prompt", "The sea", "--tokens", 30, "--temperature", 0.9, "--seed", 5)
-    alone = [generated(tiny, adapters.get(name), tmp_path / "log", *words)[1:] for name in NAMES]
+    alone = [generated_with(adapters.get(name), tiny, tmp_path, *words)[1:] for name in NAMES]
     assert together == alone * 3
     assert len({tuple(ids) for ids, _ in alone}) == len(NAMES)
 
@@ -114,7 +109,7 @@ def test_requests_name_an_adapter_behind_the_model(tiny, adapters, tmp_path):
             reply = served.client.chat.completions.create(
                 model=name, messages=MESSAGES, max_tokens=30, temperature=0.8, seed=4, logprobs=True
             )
-            text, _, expected = generated(tiny, adapter, tmp_path / "log", *options)
+            text, _, expected = generated_with(adapter, tiny, tmp_path, *options)
             assert reply.model == name
             assert reply.choices[0].message.content == text
             assert [token.logprob for token in reply.choices[0].logprobs.content] == expected

@@ -1,7 +1,6 @@
 """plimsoll.serve.Engine: the replies of `plimsoll generate`, in loops and in event loops that end at any time."""
 
 import asyncio
-import json
 import os
 import re
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 import tiny_llama
 import torch
 from plimsoll.serve import Engine, QueueFull, Token
-from program import done
+from program import generated
 
 PAGE = Path(__file__).parents[2] / "docs" / "serve.md"
 CONTEXT = 40_000  # as in served.py: a reply that a test ends is still being written
@@ -30,15 +29,6 @@ def tiny(tmp_path_factory):
 def engine(tiny):
     with Engine(tiny, max_batch=8) as opened:
         yield opened
-
-
-def generated(tiny, tmp_path, *options):
-    """(text, ids, log probabilities) of plimsoll generate."""
-    log = tmp_path / "log"
-    done("generate", "--model", tiny, "--json", log, *options)
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
-    tokens = [line for line in lines if "id" in line]
-    return lines[-1]["text"], [token["id"] for token in tokens], [token["log_probability"] for token in tokens]
 
 
 def test_a_reply_is_what_the_command_writes(engine, tiny, tmp_path):

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import json
 import os
 import re
 import signal
@@ -98,3 +99,14 @@ def serving(*words, **options):
         if served.process.poll() is None:
             served.process.kill()
             served.process.communicate()
+
+
+def streaming(server, tokens):
+    """A connection that has begun to read a stream."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=300)
+    body = {"prompt": "a", "max_tokens": tokens, "stream": True, "temperature": 0}
+    connection.request("POST", "/v1/completions", json.dumps(body))
+    response = connection.getresponse()
+    assert response.status == 200
+    assert response.readline().startswith(b"data: ")
+    return connection, response
