@@ -2,28 +2,46 @@
 
 #include <ATen/ops/cat.h>
 
+#include <algorithm>
+#include <atomic>
 #include <map>
 
+#include "plimsoll/ops/tensor/scale_ref.h"
+
 namespace plimsoll::ops {
+namespace {
+
+std::atomic<int64_t> reads = 0;
+
+}  // namespace
+
+int64_t host_reads() { return reads.load(std::memory_order_relaxed); }
 
 std::vector<at::Tensor> read_together(at::TensorList tensors) {
+  if (tensors.empty()) return {};
   std::map<c10::DeviceIndex, std::vector<size_t>> of_device;
   for (size_t i = 0; i < tensors.size(); ++i) {
-    TORCH_INTERNAL_ASSERT(tensors[i].dim() == 1 && tensors[i].nbytes() % 16 == 0);
+    TORCH_INTERNAL_ASSERT(tensors[i].dim() == 1);
     of_device[tensors[i].device().index()].push_back(i);
   }
   std::vector<at::Tensor> result(tensors.size());
   for (const auto& [device, places] : of_device) {
-    std::vector<at::Tensor> bytes;
-    for (const size_t place : places) bytes.push_back(tensors[place].view(at::kByte));
-    const at::Tensor host = at::cat(bytes).cpu();
-    int64_t begin = 0;
+    const at::ScalarType dtype = tensors[places.front()].scalar_type();
+    const bool alike = std::ranges::all_of(places, [&](size_t i) { return tensors[i].scalar_type() == dtype; });
+    std::vector<at::Tensor> parts;
     for (const size_t place : places) {
-      const auto size = static_cast<int64_t>(tensors[place].nbytes());
-      result[place] = host.narrow(0, begin, size).view(tensors[place].scalar_type());
-      begin += size;
+      TORCH_INTERNAL_ASSERT(alike || tensors[place].nbytes() % 16 == 0);
+      parts.push_back(alike ? tensors[place] : tensors[place].view(at::kByte));
+    }
+    const at::Tensor host = at::cat(parts).cpu();
+    int64_t begin = 0;
+    for (size_t i = 0; i < places.size(); ++i) {
+      const at::Tensor part = host.narrow(0, begin, parts[i].numel());
+      result[places[i]] = alike ? part : part.view(tensors[places[i]].scalar_type());
+      begin += parts[i].numel();
     }
   }
+  reads.fetch_add(1, std::memory_order_relaxed);
   return result;
 }
 

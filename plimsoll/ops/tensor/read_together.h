@@ -1,4 +1,4 @@
-// Small results of CUDA devices, which the host reads together.
+// Small results of devices, which the host reads together.
 #pragma once
 
 #include <ATen/core/TensorBody.h>
@@ -7,8 +7,9 @@
 
 namespace plimsoll::ops {
 
-// Copies of one-dimensional tensors on the host, each with its dtype: the host waits for each device once. The bytes of each are a
-// multiple of 16, so that no copy begins inside an element.
+// Copies of one-dimensional tensors on the host, each with its dtype: the host waits for each device once, and host_reads()
+// counts one. Where a device has several dtypes, the bytes of each tensor are a multiple of 16, so that no copy begins inside
+// an element.
 std::vector<at::Tensor> read_together(at::TensorList tensors);
 
 }  // namespace plimsoll::ops

@@ -1,55 +1,26 @@
 #include "plimsoll/ops/tensor/scale_ref.h"
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
 
-#include <algorithm>
-#include <atomic>
 #include <utility>
 
+#include "plimsoll/ops/tensor/read_together.h"
+
 namespace plimsoll::ops {
-namespace {
-
-std::atomic<int64_t> reads = 0;
-
-// Elements of those tensors that are on the device, in one copy, each to its place among all.
-void bring(at::TensorList floats, at::Device device, std::vector<float>& all) {
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& each : floats) {
-    if (each.device() == device) flat.push_back(each.flatten());
-  }
-  const at::Tensor brought = at::cat(flat).to(at::kCPU);
-  const float* next = brought.const_data_ptr<float>();
-  auto place = all.begin();
-  for (const at::Tensor& each : floats) {
-    const int64_t count = each.numel();
-    if (each.device() == device) {
-      std::copy_n(next, count, place);
-      next += count;
-    }
-    place += count;
-  }
-}
-
-}  // namespace
-
-int64_t host_reads() { return reads.load(std::memory_order_relaxed); }
 
 std::vector<float> read_on_host(at::TensorList floats) {
   if (floats.empty()) return {};
   const at::RecordFunctionGuard quiet(/*is_enabled=*/false);  // a watch follows the model's operators
-  std::vector<at::Device> devices;
-  int64_t count = 0;
-  for (const at::Tensor& each : floats) {
-    count += each.numel();
-    if (std::ranges::find(devices, each.device()) == devices.end()) devices.push_back(each.device());
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& each : floats) flat.push_back(each.flatten());
+  std::vector<float> all;
+  for (const at::Tensor& each : read_together(flat)) {
+    const float* begin = each.const_data_ptr<float>();
+    all.insert(all.end(), begin, begin + each.numel());
   }
-  std::vector<float> all(static_cast<size_t>(count));
-  for (const at::Device device : devices) bring(floats, device, all);
-  reads.fetch_add(1, std::memory_order_relaxed);
   return all;
 }
 
