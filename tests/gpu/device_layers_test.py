@@ -217,7 +217,7 @@ def test_states_travel_between_devices():
 
 def test_one_clear_error():
     layer = te.Linear(64, 64, device="cuda")
-    with pytest.raises(RuntimeError, match=r"linear: expected weight on cpu as x, got it on cuda:0"):
+    with pytest.raises(RuntimeError, match=r"linear: expected weight on cpu as the others, got it on cuda:0"):
         layer(torch.randn(8, 64))
     with pytest.raises(NotImplementedError, match="expected codes of eight bits or none"), scope(recipes.NVFP4BlockScaling()):
         layer(torch.randn(16, 64, device="cuda"))

@@ -13,6 +13,7 @@
 #include "plimsoll/ops/dispatcher/find_operator.h"
 #include "plimsoll/ops/dispatcher/meta.h"
 #include "plimsoll/ops/embedding/embedding.h"
+#include "plimsoll/ops/tensor/arguments.h"
 #include "plimsoll/ops/tensor/device_stream.h"
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/traffic.h"
@@ -38,14 +39,9 @@ void check_shapes(const at::Tensor& tokens, const at::Tensor& token_weight,
               " from ", first_position);
 }
 
-void check_device(const at::Tensor& values, const at::Tensor& other, const char* name) {
-  TORCH_CHECK(other.device() == values.device(), "embedding: expected ", name, " on ", values.device(),
-              " as the others, got ", other.device());
-}
-
 // Dense and, on the CPU, every token in 0 .. vocabulary - 1: a device would have to be waited for.
 at::Tensor check_tokens(const at::Tensor& values, const at::Tensor& tokens, int64_t vocabulary) {
-  check_device(values, tokens, "tokens");
+  check_same_device(values, tokens, "embedding", "tokens");
   TORCH_CHECK(tokens.dim() == 2 && tokens.scalar_type() == at::kLong,
               "embedding: expected tokens int64 [batch, seq], got ", c10::toString(tokens.scalar_type()), " ",
               tokens.sizes());
@@ -64,7 +60,7 @@ at::Tensor embedding_forward_op(const at::Tensor& tokens, const at::Tensor& toke
   const format::Format weight_format = check_device_values(token_weight, "embedding", "the token weight");
   const format::Format output_format = format_of(dtype, "embedding");
   check_shapes(tokens, token_weight, position_weight, first_position);
-  if (position_weight) check_device(token_weight, *position_weight, "the position weight");
+  if (position_weight) check_same_device(token_weight, *position_weight, "embedding", "the position weight");
   const at::Tensor dense = check_tokens(token_weight, tokens, token_weight.size(0)), weight = token_weight.contiguous();
   const int64_t seq = tokens.size(1), dim = weight.size(1);
   at::Tensor positions;

@@ -34,7 +34,7 @@ void check_sizes(const at::Tensor& tensor, at::IntArrayRef sizes, const char* op
 
 void check_same_device(const at::Tensor& x, const at::Tensor& other, const char* op, const char* name) {
   TORCH_CHECK(!other.defined() || other.device() == x.device(), op, ": expected ", name, " on ", x.device(),
-              " as x, got it on ", other.device());
+              " as the others, got it on ", other.device());
 }
 
 void check_linear(const LinearNames& names, const at::Tensor& x, int64_t in, const at::Tensor& weight,
