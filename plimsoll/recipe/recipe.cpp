@@ -5,6 +5,8 @@
 #include <string>
 #include <utility>
 
+#include "plimsoll/recipe/random_operand.h"
+
 namespace plimsoll::recipe {
 namespace {
 
@@ -245,7 +247,7 @@ bool Recipe::has_four_bits() const {
 }
 
 bool Recipe::is_random() const {
-  return any_operand(*this, [](const OperandRecipe& operand) { return operand.rotation > 0 || operand.stochastic; });
+  return any_operand(*this, [](const OperandRecipe& operand) { return recipe::is_random(operand); });
 }
 
 }  // namespace plimsoll::recipe

@@ -9,6 +9,7 @@
 #include "plimsoll/ops/linear/linear_scaling.h"
 #include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/linear/operand_maker.h"
+#include "plimsoll/recipe/random_operand.h"
 #include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::ops {
@@ -35,8 +36,6 @@ bool is_plain(const ScaledTensor& operand, const at::Tensor& weight) {
   return operand.data.defined() && operand.data.scalar_type() == weight.scalar_type() &&
          operand.data.const_data_ptr() == weight.const_data_ptr();
 }
-
-bool is_random(const recipe::OperandRecipe& operand) { return operand.rotation > 0 || operand.stochastic; }
 
 GemmSet wanted(WeightUse use) { return {.output = true, .grad_input = use.grad_input}; }
 
