@@ -6,6 +6,8 @@
 #include <functional>
 #include <nlohmann/json.hpp>
 
+#include "plimsoll/models/gauge_certificate.h"
+
 namespace plimsoll::app {
 
 struct GaugeOptions {
@@ -26,7 +28,7 @@ struct GaugeOptions {
   std::function<void()> check = [] {};  // called before each input is read, and at the end; it may throw
 };
 
-inline constexpr const char* kGaugeCertificate = "plimsoll_gauge.json";
+using models::kGaugeCertificate;
 
 // Writes the checkpoint with its certificate in it, or, if it would not have the bits of the source in FP32, throws
 // Error and writes nothing; nothing, too, if `check` throws. Returns the certificate (gauge_certificate.h).

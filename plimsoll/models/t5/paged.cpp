@@ -11,13 +11,12 @@
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/json.h"
+#include "plimsoll/models/gauge_certificate.h"
 #include "plimsoll/models/t5/read_config.h"
 #include "plimsoll/models/team/step.h"
 
 namespace plimsoll::models {
 namespace {
-
-constexpr const char* kGaugeCertificate = "plimsoll_gauge.json";
 
 at::Tensor row_of(std::span<const int64_t> tokens) {
   at::Tensor row = at::empty({1, std::ssize(tokens)}, at::kLong);
