@@ -33,17 +33,17 @@ class Interrupted : public Error {
 
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> text, const Args&... args) {
-  throw Error(io::compose_arguments(text, fmt::make_format_args(args...)));
+  throw Error(io::compose(text, args...));
 }
 
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> text, const Args&... args) {
-  throw UsageError(io::compose_arguments(text, fmt::make_format_args(args...)));
+  throw UsageError(io::compose(text, args...));
 }
 
 template <class... Args>
 [[noreturn]] void report_not_finite(fmt::format_string<Args...> text, const Args&... args) {
-  throw NotFinite(io::compose_arguments(text, fmt::make_format_args(args...)));
+  throw NotFinite(io::compose(text, args...));
 }
 
 }  // namespace plimsoll::app

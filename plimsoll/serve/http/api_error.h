@@ -24,7 +24,7 @@ nlohmann::json to_json(const ApiError& error);
 // A status of 400 that names the field.
 template <class... Args>
 [[noreturn]] void refuse_field(const std::string& field, fmt::format_string<Args...> text, const Args&... args) {
-  throw ApiError(400, field + ": " + io::compose_arguments(text, fmt::make_format_args(args...)), field);
+  throw ApiError(400, field + ": " + io::compose(text, args...), field);
 }
 
 }  // namespace plimsoll::serve
