@@ -13,6 +13,18 @@ using namespace testing;
 
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
+void run(const AttentionProblem& problem, AttentionResult& result) {
+  run_forward(problem, result);
+  run_backward(problem, result);
+}
+
+void expect_same(const AttentionResult& result, const AttentionResult& clean) {
+  EXPECT_TRUE(same(result.output.array, clean.output.array));
+  EXPECT_TRUE(same(result.grad_q.array, clean.grad_q.array));
+  EXPECT_TRUE(same(result.grad_k.array, clean.grad_k.array));
+  EXPECT_TRUE(same(result.grad_v.array, clean.grad_v.array));
+}
+
 TEST(AttentionReach, KeysBeyondTheLengthAreNotRead) {
   for (int64_t queries : {3, 20}) {
     AttentionCase c = {.key_lengths = true};
@@ -20,18 +32,14 @@ TEST(AttentionReach, KeysBeyondTheLengthAreNotRead) {
     AttentionProblem problem(c);
     on_every_isa([&] {
       AttentionResult clean(c), poisoned(c);
-      run_forward(problem, clean);
-      run_backward(problem, clean);
+      run(problem, clean);
       AttentionProblem with_nan = problem;
       for (int64_t key = problem.lengths[0]; key < c.shape.keys; ++key) {
         with_nan.k.array.set(with_nan.k.index(0, 1, key, 2), kNan);
         with_nan.v.array.set(with_nan.v.index(0, 1, key, 2), kNan);
       }
-      run_forward(with_nan, poisoned);
-      run_backward(with_nan, poisoned);
-      EXPECT_TRUE(same(clean.output.array, poisoned.output.array));
-      EXPECT_TRUE(same(clean.grad_q.array, poisoned.grad_q.array));
-      EXPECT_TRUE(same(clean.grad_k.array, poisoned.grad_k.array));
+      run(with_nan, poisoned);
+      expect_same(poisoned, clean);
       EXPECT_EQ(poisoned.grad_k.at(0, 1, problem.lengths[0], 0), 0.0);
     });
   }
@@ -51,14 +59,9 @@ TEST(AttentionReach, KeysBeforeTheWindowAreNotRead) {
       }
       on_every_isa([&] {
         AttentionResult clean(c), poisoned(c);
-        run_forward(problem, clean);
-        run_backward(problem, clean);
-        run_forward(with_nan, poisoned);
-        run_backward(with_nan, poisoned);
-        EXPECT_TRUE(same(clean.output.array, poisoned.output.array));
-        EXPECT_TRUE(same(clean.grad_q.array, poisoned.grad_q.array));
-        EXPECT_TRUE(same(clean.grad_k.array, poisoned.grad_k.array));
-        EXPECT_TRUE(same(clean.grad_v.array, poisoned.grad_v.array));
+        run(problem, clean);
+        run(with_nan, poisoned);
+        expect_same(poisoned, clean);
         EXPECT_EQ(poisoned.grad_k.at(0, 1, 0, 0), 0.0);
       });
     }
@@ -74,8 +77,7 @@ TEST(AttentionReach, NonFiniteValuesPropagate) {
         problem.q.array.set(problem.q.index(0, 1, 2, 3), kNan);
         problem.v.array.set(problem.v.index(0, 0, 49, 5), poison);
         AttentionResult result(c);
-        run_forward(problem, result);
-        run_backward(problem, result);
+        run(problem, result);
         for (int64_t channel = 0; channel < 16; ++channel) EXPECT_TRUE(std::isnan(result.output.at(0, 1, 2, channel)));
         for (int64_t i = 0; i < queries; ++i) {
           EXPECT_FALSE(std::isfinite(result.output.at(0, 0, i, 5)));
@@ -141,14 +143,9 @@ TEST(AttentionReach, WhatAMaskHidesReachesNothing) {
         on_every_isa([&] {
           SCOPED_TRACE(describe(c));
           AttentionResult clean(c), result(c);
-          run_forward(problem, clean);
-          run_backward(problem, clean);
-          run_forward(poisoned, result);
-          run_backward(poisoned, result);
-          EXPECT_TRUE(same(result.output.array, clean.output.array));
-          EXPECT_TRUE(same(result.grad_q.array, clean.grad_q.array));
-          EXPECT_TRUE(same(result.grad_k.array, clean.grad_k.array));
-          EXPECT_TRUE(same(result.grad_v.array, clean.grad_v.array));
+          run(problem, clean);
+          run(poisoned, result);
+          expect_same(result, clean);
         });
       }
     }
@@ -167,8 +164,7 @@ TEST(AttentionReach, WhatTheCausalRuleHidesReachesNothing) {
       on_every_isa([&] {
         SCOPED_TRACE(describe(c));
         AttentionResult clean(c), result(c);
-        run_forward(problem, clean);
-        run_backward(problem, clean);
+        run(problem, clean);
         run_forward(bad_value, result);
         EXPECT_TRUE(same_rows(result.output, clean.output, c.shape, 2, 0, place));
         EXPECT_FALSE(std::isfinite(result.output.at(0, 1, place, 7)));
