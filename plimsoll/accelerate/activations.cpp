@@ -1,6 +1,5 @@
 // Activations, in place and into the caller's tensor too, and their gradients.
 #include <string_view>
-#include <utility>
 
 #include "plimsoll/accelerate/arguments.h"
 #include "plimsoll/accelerate/operators.h"
@@ -13,37 +12,31 @@ namespace {
 using kernels::Activation;
 
 Outcome activate(ops::CallStack& stack, size_t arguments, const PassArguments& call, Activation activation) {
-  if (const Outcome outcome = judge_pass(call); outcome != Outcome::kReplaced) return outcome;
-  at::Tensor y = result_of(call);
-  const format::Format format = format_of(call.x);
-  const auto [rows, cols] = rows_of(call.x);
-  kernels::activation_forward({.activation = activation,
-                               .rows = rows,
-                               .cols = cols,
-                               .x = call.x.const_data_ptr(),
-                               .x_format = format,
-                               .y = y.mutable_data_ptr(),
-                               .y_format = format});
-  replace_arguments(stack, arguments, std::move(y));
-  return Outcome::kReplaced;
+  return replace_by(stack, arguments, call, judge_pass(call), [&](const Rows& size, void* y) {
+    const format::Format format = format_of(call.x);
+    kernels::activation_forward({.activation = activation,
+                                 .rows = size.rows,
+                                 .cols = size.cols,
+                                 .x = call.x.const_data_ptr(),
+                                 .x_format = format,
+                                 .y = y,
+                                 .y_format = format});
+  });
 }
 
 Outcome activation_gradient(ops::CallStack& stack, size_t arguments, const PassArguments& call, Activation activation) {
-  if (const Outcome outcome = judge_pass(call); outcome != Outcome::kReplaced) return outcome;
-  at::Tensor dx = result_of(call);
-  const format::Format format = format_of(call.x);
-  const auto [rows, cols] = rows_of(call.x);
-  kernels::activation_backward({.activation = activation,
-                                .rows = rows,
-                                .cols = cols,
-                                .x = call.x.const_data_ptr(),
-                                .x_format = format,
-                                .dy = call.other->const_data_ptr(),
-                                .dy_format = format,
-                                .dx = dx.mutable_data_ptr(),
-                                .dx_format = format});
-  replace_arguments(stack, arguments, std::move(dx));
-  return Outcome::kReplaced;
+  return replace_by(stack, arguments, call, judge_pass(call), [&](const Rows& size, void* dx) {
+    const format::Format format = format_of(call.x);
+    kernels::activation_backward({.activation = activation,
+                                  .rows = size.rows,
+                                  .cols = size.cols,
+                                  .x = call.x.const_data_ptr(),
+                                  .x_format = format,
+                                  .dy = call.other->const_data_ptr(),
+                                  .dy_format = format,
+                                  .dx = dx,
+                                  .dx_format = format});
+  });
 }
 
 bool is_tanh(const ops::CallStack& stack, size_t arguments, size_t place) {

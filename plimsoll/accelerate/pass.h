@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "plimsoll/accelerate/arguments.h"
 #include "plimsoll/accelerate/rules.h"
@@ -33,5 +34,15 @@ struct Rows {
   int64_t rows, cols;
 };
 Rows rows_of(const at::Tensor& x);
+
+// Puts the result of kernel(rows, its memory) in the place of the arguments, if the call was judged to be replaced.
+template <class Kernel>
+Outcome replace_by(ops::CallStack& stack, size_t arguments, const PassArguments& call, Outcome judged, Kernel kernel) {
+  if (judged != Outcome::kReplaced) return judged;
+  at::Tensor result = result_of(call);
+  kernel(rows_of(call.x), result.mutable_data_ptr());
+  replace_arguments(stack, arguments, std::move(result));
+  return Outcome::kReplaced;
+}
 
 }  // namespace plimsoll::acceleration

@@ -1,8 +1,6 @@
 // Softmax and its logarithm over the last dimension.
 #include "plimsoll/kernels/softmax/softmax.h"
 
-#include <utility>
-
 #include "plimsoll/accelerate/arguments.h"
 #include "plimsoll/accelerate/operators.h"
 #include "plimsoll/accelerate/pass.h"
@@ -24,16 +22,13 @@ Outcome softmax(ops::CallStack& stack) {
   const PassArguments call = {
       .pass = Pass::kSoftmax, .x = tensor(stack, arguments, 0), .out = out_of(stack, arguments, 3)};
   if (argument(stack, arguments, 2).toBool()) return Outcome::kDtype;
-  const Outcome outcome = judge_rows(call, argument(stack, arguments, 1).toInt(), 64);
-  if (outcome != Outcome::kReplaced) return outcome;
-  at::Tensor y = result_of(call);
-  const auto [rows, cols] = rows_of(call.x);
-  kernels::softmax_forward({.shape = {.batch = 1, .heads = 1, .queries = rows, .keys = cols},
-                            .x = call.x.const_data_ptr(),
-                            .y = y.mutable_data_ptr(),
-                            .format = format_of(call.x)});
-  replace_arguments(stack, arguments, std::move(y));
-  return Outcome::kReplaced;
+  const Outcome judged = judge_rows(call, argument(stack, arguments, 1).toInt(), 64);
+  return replace_by(stack, arguments, call, judged, [&](const Rows& size, void* y) {
+    kernels::softmax_forward({.shape = {.batch = 1, .heads = 1, .queries = size.rows, .keys = size.cols},
+                              .x = call.x.const_data_ptr(),
+                              .y = y,
+                              .format = format_of(call.x)});
+  });
 }
 
 // The same.
@@ -42,17 +37,11 @@ Outcome log_softmax(ops::CallStack& stack) {
   const PassArguments call = {
       .pass = Pass::kLogSoftmax, .x = tensor(stack, arguments, 0), .out = out_of(stack, arguments, 3)};
   if (argument(stack, arguments, 2).toBool()) return Outcome::kDtype;
-  const Outcome outcome = judge_rows(call, argument(stack, arguments, 1).toInt(), 128);
-  if (outcome != Outcome::kReplaced) return outcome;
-  at::Tensor y = result_of(call);
-  const auto [rows, cols] = rows_of(call.x);
-  kernels::log_softmax_forward({.rows = rows,
-                                .cols = cols,
-                                .x = call.x.const_data_ptr(),
-                                .y = y.mutable_data_ptr(),
-                                .format = format_of(call.x)});
-  replace_arguments(stack, arguments, std::move(y));
-  return Outcome::kReplaced;
+  const Outcome judged = judge_rows(call, argument(stack, arguments, 1).toInt(), 128);
+  return replace_by(stack, arguments, call, judged, [&](const Rows& size, void* y) {
+    kernels::log_softmax_forward(
+        {.rows = size.rows, .cols = size.cols, .x = call.x.const_data_ptr(), .y = y, .format = format_of(call.x)});
+  });
 }
 
 // grad_output, output, dim, input_dtype, out.
@@ -63,18 +52,15 @@ Outcome log_softmax_backward(ops::CallStack& stack) {
                               .other = &tensor(stack, arguments, 0),
                               .out = out_of(stack, arguments, 4)};
   if (argument(stack, arguments, 3).toScalarType() != call.x.scalar_type()) return Outcome::kDtype;
-  const Outcome outcome = judge_rows(call, argument(stack, arguments, 2).toInt(), 64);
-  if (outcome != Outcome::kReplaced) return outcome;
-  at::Tensor dx = result_of(call);
-  const auto [rows, cols] = rows_of(call.x);
-  kernels::log_softmax_backward({.rows = rows,
-                                 .cols = cols,
-                                 .y = call.x.const_data_ptr(),
-                                 .dy = call.other->const_data_ptr(),
-                                 .dx = dx.mutable_data_ptr(),
-                                 .format = format_of(call.x)});
-  replace_arguments(stack, arguments, std::move(dx));
-  return Outcome::kReplaced;
+  const Outcome judged = judge_rows(call, argument(stack, arguments, 2).toInt(), 64);
+  return replace_by(stack, arguments, call, judged, [&](const Rows& size, void* dx) {
+    kernels::log_softmax_backward({.rows = size.rows,
+                                   .cols = size.cols,
+                                   .y = call.x.const_data_ptr(),
+                                   .dy = call.other->const_data_ptr(),
+                                   .dx = dx,
+                                   .format = format_of(call.x)});
+  });
 }
 
 }  // namespace
