@@ -55,8 +55,9 @@ class SavedBytesCounter::Hooks final : public autograd::SavedVariableHooks {
   ~Hooks() override { ledger_->remove(address_); }
   Hooks(const Hooks&) = delete;
   Hooks& operator=(const Hooks&) = delete;
+  // Detached: an output's history holds these hooks, and would hold itself.
   void call_pack_hook(const at::Tensor& tensor) override {
-    tensor_ = tensor;
+    tensor_ = tensor.detach();
     address_ = ledger_->add(tensor);
   }
   at::Tensor call_unpack_hook() override { return tensor_; }

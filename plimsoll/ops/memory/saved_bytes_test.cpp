@@ -32,6 +32,12 @@ TEST(SavedBytesCounter, CountsNothingWithoutGradients) {
   EXPECT_EQ(counter.bytes(), 0);
 }
 
+TEST(SavedBytesCounter, AGraphWithoutBackwardIsGivenUp) {
+  const SavedBytesCounter counter({});
+  { const at::Tensor y = at::sigmoid(parameter(100)); }
+  EXPECT_EQ(counter.bytes(), 0);
+}
+
 TEST(SavedBytesCounter, BackwardIsUnchangedInsideAndAfter) {
   const at::Tensor x = parameter(3);
   at::Tensor loss;
