@@ -15,6 +15,7 @@
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/cli/watch_option.h"
+#include "plimsoll/tokenize/token_texts.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -57,7 +58,14 @@ class Output {
 
   app::TextObserver observer() {
     app::TextObserver observer{.on_text = [](std::string_view text) { write_text(harmless(text)); }};
-    if (logs_) observer.on_token = [this](const app::WrittenToken& token) { log(token); };
+    if (!logs_) return observer;
+    observer.on_token = [this,
+                         texts = tokenize::TokenTexts(*model_.tokenizer)](const app::WrittenToken& token) mutable {
+      lines_.write({{"id", token.id},
+                    {"text", texts.of(token.id, tokenize::Specials::kWith).text},
+                    {"log_probability", token.log_probability}});
+      texts.follow(token.id);
+    };
     return observer;
   }
 
@@ -73,13 +81,6 @@ class Output {
   }
 
  private:
-  void log(const app::WrittenToken& token) {
-    const int64_t ids[] = {token.id};
-    lines_.write({{"id", token.id},
-                  {"text", model_.tokenizer->decode_part(ids, tokenize::Specials::kWith).text},
-                  {"log_probability", token.log_probability}});
-  }
-
   const app::TextModel& model_;
   app::JsonLines& lines_;
   bool logs_;

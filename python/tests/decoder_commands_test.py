@@ -261,6 +261,23 @@ def test_convert_says_that_there_is_no_tokenizer(run, tmp_path):
     assert (result.returncode, result.stderr) == (0, expected)
 
 
+def test_the_tokens_of_the_log_have_the_spaces_that_they_add(tiny, tmp_path):
+    """A tokenizer of words, whose decoder leaves out the space that begins a text."""
+    model, log = tmp_path / "model", tmp_path / "log"
+    shutil.copytree(tiny, model)
+    size = json.loads((model / "config.json").read_text())["vocab_size"]
+    pieces = ["\u2581", "d", "e", "f", *(f"\u2581w{number}" for number in range(4, size))]
+    space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+    parts = {"added_tokens": [], "normalizer": None, "pre_tokenizer": space, "post_processor": None, "decoder": space}
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    parts["model"] = {"type": "BPE", "vocab": vocabulary, "merges": []}
+    (model / "tokenizer.json").write_text(json.dumps({"version": "1.0", **parts}))
+    (model / "tokenizer_config.json").write_text("{}")
+    done("generate", "--model", model, "--prompt", "def", "--tokens", 12, "--temperature", 1, "--json", log)
+    *tokens, text = map(json.loads, log.read_text().splitlines())
+    assert text["text"].count(" ") > 3 and "".join(token["text"] for token in tokens) == text["text"]
+
+
 def test_an_interrupted_text_ends_its_line_and_its_log(tiny, tmp_path):
     log = tmp_path / "log"
     words = ["generate", "--model", tiny, "--prompt", "def ", "--tokens", 10**8, "--json", log]

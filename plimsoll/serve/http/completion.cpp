@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <random>
-#include <span>
 #include <utility>
 
 #include "plimsoll/serve/http/api_error.h"
@@ -81,8 +80,9 @@ Completion::Completion(Engine& engine, const ServedModel& served, CompletionRequ
   record_->model = served_.name_of(request_.request.adapter);
   record_->prompt_tokens = static_cast<int64_t>(request_.request.prompt.size());
   for (int64_t i = 0; i < request_.choices; ++i) {
-    choices_.push_back(
-        {i, ReplyText(*served.model.tokenizer, request_.stops, submit(engine, request_.request_of(i))), request_.echo});
+    const tokenize::Tokenizer& tokenizer = *served.model.tokenizer;
+    choices_.push_back({i, ReplyText(tokenizer, request_.stops, submit(engine, request_.request_of(i))),
+                        tokenize::TokenTexts(tokenizer), request_.echo});
   }
 }
 
@@ -135,19 +135,8 @@ json Completion::llama_cpp(const std::string& text, const Choice* ended) const {
   return result;
 }
 
-tokenize::Decoded Completion::text_of(int64_t id, std::optional<int64_t> before, tokenize::Specials specials) const {
-  const tokenize::Tokenizer& tokenizer = *served_.model.tokenizer;
-  const int64_t both[] = {before.value_or(0), id};
-  tokenize::Decoded decoded = tokenizer.decode_part(std::span(both).last(1), specials);
-  if (!before) return decoded;
-  const std::string first = tokenizer.decode_part(std::span(both).first(1), specials).text;
-  const std::string text = tokenizer.decode_part(both, specials).text;
-  if (text.starts_with(first)) decoded.text = text.substr(first.size());
-  return decoded;
-}
-
-json Completion::chat_token(const LikelyToken& token, std::optional<int64_t> before) const {
-  const tokenize::Decoded decoded = text_of(token.id, before, Specials::kWith);
+json Completion::chat_token(const LikelyToken& token, const tokenize::TokenTexts& texts) {
+  const tokenize::Decoded decoded = texts.of(token.id, Specials::kWith);
   json bytes = json::array();
   for (const char byte : decoded.text) bytes.push_back(static_cast<unsigned char>(byte));
   return {{"token", decoded.text},
@@ -157,19 +146,14 @@ json Completion::chat_token(const LikelyToken& token, std::optional<int64_t> bef
 
 json Completion::log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const {
   if (!request_.request.top_log_probabilities) return {};
-  const auto follow_with = [&](int64_t id) {
-    if (!served_.model.tokenizer->id_to_token(id)) return;
-    const bool is_special = text_of(id, {}, Specials::kWith).text != text_of(id, {}, Specials::kWithout).text;
-    if (!is_special) choice.last = id;
-  };
   if (request_.is_chat()) {
     json content = json::array();
     for (const ReplyToken& token : tokens) {
-      json entry = chat_token(token.token, choice.last);
+      json entry = chat_token(token.token, choice.token_texts);
       entry["top_logprobs"] = json::array();
-      for (const LikelyToken& other : token.top) entry["top_logprobs"].push_back(chat_token(other, choice.last));
+      for (const LikelyToken& other : token.top) entry["top_logprobs"].push_back(chat_token(other, choice.token_texts));
       content.push_back(std::move(entry));
-      follow_with(token.token.id);
+      choice.token_texts.follow(token.token.id);
     }
     return {{"content", std::move(content)}};
   }
@@ -180,14 +164,14 @@ json Completion::log_probabilities(Choice& choice, const std::vector<ReplyToken>
   for (const ReplyToken& token : tokens) {
     json top = json::object();
     for (const LikelyToken& other : token.top) {  // the likeliest of those with one text
-      top.emplace(text_of(other.id, choice.last, Specials::kWith).text, other.log_probability);
+      top.emplace(choice.token_texts.of(other.id, Specials::kWith).text, other.log_probability);
     }
-    result["tokens"].push_back(text_of(token.token.id, choice.last, Specials::kWith).text);
+    result["tokens"].push_back(choice.token_texts.of(token.token.id, Specials::kWith).text);
     result["token_logprobs"].push_back(token.token.log_probability);
     result["top_logprobs"].push_back(std::move(top));
     result["text_offset"].push_back(choice.characters);
-    choice.characters += characters_of(text_of(token.token.id, choice.last, Specials::kWithout).text);
-    follow_with(token.token.id);
+    choice.characters += characters_of(choice.token_texts.of(token.token.id, Specials::kWithout).text);
+    choice.token_texts.follow(token.token.id);
   }
   return result;
 }

@@ -4,13 +4,13 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "plimsoll/serve/engine.h"
 #include "plimsoll/serve/http/completion_request.h"
 #include "plimsoll/serve/http/reply_text.h"
+#include "plimsoll/tokenize/token_texts.h"
 
 namespace plimsoll::serve {
 
@@ -46,10 +46,10 @@ class Completion {
   struct Choice {
     int64_t index;
     ReplyText reply;
+    tokenize::TokenTexts token_texts;
     std::string text = {};
     std::vector<ReplyToken> tokens = {};  // with log probabilities
     int64_t characters = 0;               // of the tokens before, for text_offset
-    std::optional<int64_t> last = {};     // the last of these tokens that is not special
   };
 
   // Calls hear(choice, piece) as the pieces come; false from it, or gone, ends that. Returns whether all have ended.
@@ -61,9 +61,7 @@ class Completion {
   nlohmann::json llama_cpp(const std::string& text, const Choice* ended) const;
   nlohmann::json usage() const;
   nlohmann::json log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const;
-  // Text of a token behind another: by itself, a tokenizer of words leaves out the space that begins it.
-  tokenize::Decoded text_of(int64_t id, std::optional<int64_t> before, tokenize::Specials specials) const;
-  nlohmann::json chat_token(const LikelyToken& token, std::optional<int64_t> before) const;
+  static nlohmann::json chat_token(const LikelyToken& token, const tokenize::TokenTexts& texts);
   nlohmann::json chunk(const Choice& choice, nlohmann::json delta, nlohmann::json log_probabilities,
                        nlohmann::json finish) const;
 
