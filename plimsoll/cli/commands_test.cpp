@@ -177,7 +177,8 @@ TEST(Train, SaysWhatTheWatchHasSeen) {
 TEST_F(Trained, GenerateRefusesWhatIsNoCheckpoint) {
   const Outcome outcome = run_program({"generate", "--checkpoint", run_.file("data")});
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.error, HasSubstr("expected a checkpoint or a run with one"));
+  EXPECT_THAT(outcome.error,
+              HasSubstr("expected a Hugging Face directory with its config.json, a checkpoint or a run with one"));
 }
 
 TEST_F(Trained, ConsolidateWritesASectionAsOneFile) {

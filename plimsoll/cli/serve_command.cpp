@@ -70,6 +70,10 @@ std::string name_of(const std::filesystem::path& path) {
 }
 
 int run_serve(ServeCommand& command) {
+  if (command.engine.max_context > 0 && command.engine.max_context < serve::kLeastContext) {
+    app::refuse("--max-context: expected 0, or at least {} for a prompt and its reply, got {}", serve::kLeastContext,
+                command.engine.max_context);
+  }
   use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
   std::mutex log;

@@ -108,6 +108,8 @@ Engine::Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& o
   TORCH_CHECK_VALUE(options.max_batch > 0 && options.max_batch <= models::kMostTextRows / 2 && options.queue > 0,
                     "serve: expected a max_batch of 1 to ", models::kMostTextRows / 2, " and a queue >= 1, got ",
                     options.max_batch, " and ", options.queue);
+  TORCH_CHECK_VALUE(context_ >= kLeastContext, "serve: expected a max_context, and a model that sees, ", kLeastContext,
+                    " tokens or more, for a prompt and its reply, got ", context_);
   TORCH_CHECK_VALUE(!options.recipe || codes_tokens_alone(*options.recipe),
                     "serve: expected a recipe whose scales belong to single tokens, for replies depend on nothing else "
                     "that is read, got ",

@@ -157,7 +157,7 @@ class Engine:
             dtype=dtype_name(dtype, codes=True, where="Engine"),
             kv=check_text("Engine", "kv", kv),
             max_batch=check_size("Engine", "max_batch", max_batch),
-            max_context=0 if max_context is None else check_size("Engine", "max_context", max_context, lowest=1),
+            max_context=0 if max_context is None else check_size("Engine", "max_context", max_context, lowest=2),
             memory=int(gibibytes * _GIBIBYTE),
             queue=check_size("Engine", "queue", queue),
             adapter_names=list(adapter_dirs),

@@ -217,7 +217,7 @@ def test_what_is_wrong_is_named(tiny, engine, tmp_path):
         ({"kv": 3}, TypeError, "Engine: expected kv a string, got 3"),
         ({"max_batch": 0}, ValueError, "expected a max_batch of 1 to"),
         ({"queue": 0}, ValueError, "queue >= 1"),
-        ({"max_context": 0}, ValueError, "Engine: expected max_context >= 1, got 0"),
+        ({"max_context": 1}, ValueError, "Engine: expected max_context >= 2, got 1"),
         ({"memory": 0}, ValueError, "Engine: expected memory in GiB, more than 0, got 0"),
         ({"memory": 1e-6}, ValueError, "serve: expected a memory of"),
         ({"memory": float("nan")}, ValueError, "Engine: expected memory in GiB"),

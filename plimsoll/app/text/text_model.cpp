@@ -90,7 +90,12 @@ std::unique_ptr<tokenize::Tokenizer> load_tokenizer(const std::filesystem::path&
 }
 
 TextModel load_model(const TextModelOptions& options) {
-  const bool is_directory = !is_run(options.path) && std::filesystem::exists(options.path / "config.json");
+  const bool has_run = is_run(options.path);
+  const bool is_directory = !has_run && std::filesystem::exists(options.path / "config.json");
+  if (!has_run && !is_directory) {
+    fail("{}: expected a Hugging Face directory with its config.json, a checkpoint or a run with one, got none",
+         options.path.native());
+  }
   TextModel model = is_directory ? load_directory(options) : load_run(options);
   if (!options.adapter.empty()) models::load_adapter(*model.model, options.adapter);
   return model;
