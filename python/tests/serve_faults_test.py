@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import resource
 import select
 import shutil
@@ -125,6 +126,43 @@ def test_ten_thousand_wrong_requests_leave_the_server_as_it_was(server):
     assert server.bytes_of("VmRSS") - held < 8 << 20, "a KiB a request"
     expect_files_closed(server, files)
     assert server.client.chat.completions.create(model="any", messages=MESSAGES, max_tokens=2).usage.completion_tokens == 2
+
+
+NEXT = b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+
+
+def answers_to(port, sent):
+    """All that a server answers until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as client, contextlib.suppress(ConnectionError):
+        client.sendall(sent)
+        answer = b""
+        while piece := client.recv(1 << 16):
+            answer += piece
+        return answer
+
+
+def test_a_request_whose_end_nobody_can_tell_is_refused_with_what_follows_it(server):
+    """RFC 9112, 6.3: two programs that read another end of it take other requests for the next one."""
+    number = b"expected a number of bytes as Content-Length"
+    for lines, said in (
+        (b"Content-Length: 2\r\nContent-Length: 3", b"expected one Content-Length, got several that differ"),
+        (b"Content-Length: 3\r\nX: y\r\ncontent-length: 2", b"expected one Content-Length, got several that differ"),
+        *((b"Content-Length: " + text, number) for text in (b"+2", b"-2", b"2x", b"0x2", b"2, 3", b"9" * 20)),
+        (b"Content-Length: 2\r\nContent-Length: x", number),
+        (b"Content-Length: 2\r\nTransfer-Encoding: chunked", b"expected Content-Length or Transfer-Encoding, got both"),
+        (b"Transfer-Encoding: gzip, chunked", b"expected the Transfer-Encoding chunked and no other"),
+        (b"Transfer-Encoding: chunked\r\nTransfer-Encoding: identity", b"expected the Transfer-Encoding chunked and no other"),
+    ):
+        for start in (START, b"GET /health HTTP/1.1\r\nHost: a\r\n"):
+            answer = answers_to(server.port, start + lines + b"\r\n\r\n{}" + NEXT)
+            assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1 and said in answer, (lines, answer)
+    without = answers_to(server.port, START + b"\r\n" + NEXT)  # at once: httplib would wait for the connection's end
+    assert without.startswith(b"HTTP/1.1 411 ") and without.count(b"HTTP/1.1 ") == 1, without
+    twice = START + b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}" + NEXT
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers_to(server.port, twice)) == [b"400", b"200"], "two that are alike are one"
+    for method in (b"GET", b"HEAD", b"OPTIONS"):
+        body = method + b" /health HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(NEXT)
+        assert answers_to(server.port, body + NEXT).count(b"HTTP/1.1 ") == 1, "a body is no request"
 
 
 def expect_files_closed(server, before):

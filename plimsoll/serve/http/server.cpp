@@ -1,13 +1,17 @@
 #include "plimsoll/serve/http/server.h"
 
 #include <malloc.h>
+#include <strings.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <ctime>
+#include <iterator>
 #include <mutex>
 #include <span>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -46,6 +50,37 @@ bool are_same_digests(const std::string& a, const std::string& b) {
   unsigned different = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) different |= static_cast<unsigned char>(a[i] ^ b[i]);
   return different == 0;
+}
+
+bool is_length(const std::string& text) {
+  constexpr size_t kMostDigits = 18;
+  return !text.empty() && text.size() <= kMostDigits && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// Reason why nobody can tell where the body ends (RFC 9112, 6.3); null: it can be told.
+const char* why_endless(const httplib::Headers& headers) {
+  const auto [length, lengths_end] = headers.equal_range("Content-Length");
+  const auto [coding, codings_end] = headers.equal_range("Transfer-Encoding");
+  if (coding != codings_end) {
+    if (length != lengths_end) return "expected Content-Length or Transfer-Encoding, got both";
+    const bool is_chunked = std::next(coding) == codings_end && ::strcasecmp(coding->second.c_str(), "chunked") == 0;
+    return is_chunked ? nullptr : "expected the Transfer-Encoding chunked and no other";
+  }
+  for (auto each = length; each != lengths_end; ++each) {
+    if (!is_length(each->second)) return "expected a number of bytes as Content-Length";
+    if (each->second != length->second) return "expected one Content-Length, got several that differ";
+  }
+  return nullptr;
+}
+
+// Whether httplib reads the body of such a request; of others it leaves one on the connection.
+bool reads_body(const httplib::Request& request) {
+  constexpr std::array<std::string_view, 5> kMethods = {"POST", "PUT", "PATCH", "DELETE", "PRI"};
+  return std::ranges::find(kMethods, request.method) != kMethods.end();
+}
+
+bool has_body(const httplib::Request& request) {
+  return request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
 }
 
 std::string digest_of(const std::string& text) { return io::sha256(std::as_bytes(std::span(text))); }
@@ -153,11 +188,11 @@ class Server::Http final : public httplib::Server {
 
   void add_routes() {
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
-      if (let_in(request, response)) return HandlerResponse::Unhandled;
+      const bool goes_on = has_end(request, response) && let_in(request, response);
       // The body of this request would be taken for the next one on the connection.
-      own_exchange->ends = true;
-      response.set_header("Connection", "close");
-      return HandlerResponse::Handled;
+      own_exchange->ends = !goes_on || (has_body(request) && !reads_body(request));
+      if (own_exchange->ends) response.set_header("Connection", "close");
+      return goes_on ? HandlerResponse::Unhandled : HandlerResponse::Handled;
     });
     set_error_handler([](const httplib::Request& request, httplib::Response& response) {
       if (!response.body.empty()) return;
@@ -223,6 +258,18 @@ class Server::Http final : public httplib::Server {
             {"owned_by", "plimsoll"},
             {"context", served_.context},
             {"chat", served_.chat_template != nullptr}};
+  }
+
+  // Whether it can be told where the request ends.
+  static bool has_end(const httplib::Request& request, httplib::Response& response) {
+    if (const char* const reason = why_endless(request.headers)) {
+      answer(response, ApiError(400, reason));
+    } else if (reads_body(request) && !has_body(request)) {  // httplib would read until the client closes
+      answer(response, ApiError(411, "expected a body with its Content-Length, got none"));
+    } else {
+      return true;
+    }
+    return false;
   }
 
   // The page and its health are for everybody.
