@@ -118,6 +118,7 @@ class ModelQuantizer {
       }
       return kept;
     };
+    std::string example;  // a module that can be kept alone
     for (const DecoderTensor& tensor : source_.tensors()) {
       const bool is_product = tensor.shape.size() == 2 && tensor.parameter.starts_with("blocks.");
       const auto kept = std::ranges::count_if(tensor.parts, is_kept);
@@ -125,6 +126,7 @@ class ModelQuantizer {
       is_coded_.push_back(is_product && kept == 0 && !is_wide);
       if (is_product && kept > 0 && kept < std::ssize(tensor.parts)) refuse_part(tensor);
       if (is_coded_.back()) check_shapes(tensor);
+      if (is_product && tensor.parts.size() == 1) example = module_of(tensor.parts.front());
       if (is_product && !is_coded_.back()) {
         for (const StoredPart& part : tensor.parts) ignored_.push_back(module_of(part));
       }
@@ -133,8 +135,7 @@ class ModelQuantizer {
     ignored_.push_back(head);
     for (size_t i = 0; i < is_used.size(); ++i) {
       if (!is_used[i] && !is_named(head, options_.keep[i])) {
-        refuse("--keep: expected modules of the model, such as {}, got '{}'",
-               module_of(source_.tensors().back().parts.front()), options_.keep[i]);
+        refuse("--keep: expected modules of the model, such as {}, got '{}'", example, options_.keep[i]);
       }
     }
     if (std::ranges::none_of(is_coded_, [](bool coded) { return coded; })) {

@@ -5,6 +5,7 @@
 #include <ATen/ops/stack.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cmath>
 #include <stdexcept>
 #include <string_view>
@@ -73,15 +74,31 @@ at::Tensor ResidualRotation::of_rows(const at::Tensor& rows) const {
   return sums.view(rows.sizes());
 }
 
+at::Tensor ResidualRotation::rounded_rows(const at::Tensor& rows, const at::Tensor& norm_weight) const {
+  constexpr int64_t kElements = 1 << 18;  // 2 MiB in double
+  const int64_t step = std::max<int64_t>(1, kElements / rows.size(1));
+  at::Tensor result = at::empty(rows.sizes(), at::kFloat);
+  for (int64_t begin = 0; begin < rows.size(0); begin += step) {
+    const int64_t end = std::min(begin + step, rows.size(0));
+    at::Tensor wide = rows.slice(0, begin, end).to(at::kDouble).contiguous();
+    if (norm_weight.defined()) wide.mul_(norm_weight);
+    result.slice(0, begin, end).copy_(of_rows(wide));
+  }
+  return result;
+}
+
 at::Tensor ResidualRotation::rotated(const std::string& parameter, const at::Tensor& values,
                                      const at::Tensor& norm_weight) const {
   const bool is_folded = folded_norm(parameter).has_value();
   TORCH_INTERNAL_ASSERT(is_folded == norm_weight.defined());
   if (is_folded_norm(parameter)) return at::ones_like(values, at::kFloat);
-  const at::Tensor wide = values.to(at::kDouble);
-  if (is_folded) return of_rows(wide * norm_weight.to(at::kDouble)).to(at::kFloat);
-  if (parameter == kEmbedding) return of_rows(wide).to(at::kFloat);
-  if (writes(parameter)) return of_rows(wide.t().contiguous()).t().to(at::kFloat).contiguous();
+  if (is_folded) return rounded_rows(values, norm_weight.to(at::kDouble));
+  if (parameter == kEmbedding) return rounded_rows(values, {});
+  if (writes(parameter)) {
+    const bool is_bias = values.dim() == 1;
+    const at::Tensor columns = rounded_rows(is_bias ? values.unsqueeze(0) : values.t(), {});
+    return is_bias ? columns.squeeze(0) : columns.t().contiguous();
+  }
   return values.to(at::kFloat);  // behind a matrix that reads the stream
 }
 

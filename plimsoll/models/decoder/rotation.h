@@ -37,6 +37,9 @@ class ResidualRotation {
  private:
   // x R^T for rows x [.., dim], in double.
   at::Tensor of_rows(const at::Tensor& rows) const;
+  // The same of rows [.., dim] of any floating dtype, times a norm's weight (double [dim]) if there is one, rounded to fp32. It
+  // takes few rows at a time, for in double they take several times the memory of a matrix.
+  at::Tensor rounded_rows(const at::Tensor& rows, const at::Tensor& norm_weight) const;
 
   DecoderConfig config_;
   int64_t size_;
