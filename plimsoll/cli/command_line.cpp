@@ -208,6 +208,10 @@ int parse_and_run(int argc, const char* const* argv, const std::vector<Command>&
     program.parse(argc, argv);
   } catch (const CLI::Success& request) {  // --help, --version
     return program.exit(request);
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string text = error.what();
+    const bool has_no_value = text.ends_with(" missing");  // "--steps: 1 required INT missing"
+    throw app::UsageError(has_no_value ? text.substr(0, text.find(':')) + ": expected a value, got none" : text);
   } catch (const CLI::ParseError& error) {
     throw app::UsageError(error.what());
   }

@@ -43,7 +43,7 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
       {run.arguments("train", {"--out", out, "--steps", "99999999999999999999"}), "--steps: expected an integer"},
       {run.arguments("train", {"--out", out, "--lr", "nan"}), "--lr: expected a number"},
       {run.arguments("train", {"--out", out, "--lr", "-1"}), "--lr: expected a number"},
-      {run.arguments("train", {"--out", out, "--steps"}), "--steps"},
+      {run.arguments("train", {"--out", out, "--steps"}), "--steps: expected a value, got none"},
       {run.arguments("train", {"--out", out, "--loss-scale", "0"}),
        "--loss-scale: expected dynamic, auto, none, recipe or a"},
       {run.arguments("train", {"--out", out, "--heads", "3"}), "expected heads that divide dim 32, got 3"},
