@@ -194,7 +194,7 @@ def test_rotation_of_a_large_embedding_takes_one_copy_of_it(tmp_path):
     config.vocab_size = 400_000
     transformers.AutoModelForCausalLM.from_config(config).bfloat16().save_pretrained(tmp_path / "values")
     words = ["quantize", "--model", tmp_path / "values", "--format", "fp8", "--out"]
-    peaks = []
+    peaks: list[int] = []
     for options in ([], ["--rotate"]):
         code, memory, _, errors = measured(*words, tmp_path / f"out{len(peaks)}", *options)
         assert (code, errors) == (0, "")
