@@ -14,6 +14,7 @@
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/nn/transformer_layer.h"
 #include "plimsoll/ops/tensor/quantize.h"
+#include "plimsoll/ops/tensor/read_together.h"
 #include "plimsoll/watch/session.h"
 
 namespace plimsoll::nn {

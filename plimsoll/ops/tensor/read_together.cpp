@@ -6,8 +6,6 @@
 #include <atomic>
 #include <map>
 
-#include "plimsoll/ops/tensor/scale_ref.h"
-
 namespace plimsoll::ops {
 namespace {
 

@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace plimsoll::ops {
@@ -11,5 +12,8 @@ namespace plimsoll::ops {
 // counts one. Where a device has several dtypes, the bytes of each tensor are a multiple of 16, so that no copy begins inside
 // an element.
 std::vector<at::Tensor> read_together(at::TensorList tensors);
+
+// Reads so far, of all threads. One read may bring many numbers.
+int64_t host_reads();
 
 }  // namespace plimsoll::ops

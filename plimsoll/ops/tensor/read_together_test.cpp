@@ -4,8 +4,6 @@
 #include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
-#include "plimsoll/ops/tensor/scale_ref.h"
-
 namespace plimsoll::ops {
 namespace {
 

@@ -9,9 +9,6 @@
 
 namespace plimsoll::ops {
 
-// Reads so far, of all threads. One read may bring many numbers.
-int64_t host_reads();
-
 // The elements of fp32 tensors, one after another, in one read of each device.
 std::vector<float> read_on_host(at::TensorList floats);
 
