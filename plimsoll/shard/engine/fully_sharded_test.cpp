@@ -262,8 +262,10 @@ TEST(FullySharded, WhatIsOffloadedLeavesTheMemoryOfTheProcess) {
   const Stepped offloaded = step(files.path()), kept = step(std::nullopt);
   EXPECT_TRUE(offloaded.weight.equal(kept.weight));
   EXPECT_TRUE(std::filesystem::is_empty(files.path()));
+#if !defined(__SANITIZE_ADDRESS__)  // AddressSanitizer keeps what has been freed
   const double parameters = 4096.0 * 4096.0;
   EXPECT_GE(static_cast<double>(kept.held_bytes - offloaded.held_bytes), 0.9 * 16 * parameters);
+#endif
 }
 
 TEST(FullySharded, OffloadWhereNothingCanBeWrittenIsAnError) {
