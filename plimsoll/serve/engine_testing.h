@@ -37,7 +37,7 @@ inline std::shared_ptr<models::DecoderImpl> tiny_model(size_t family, bool codes
 }
 
 inline int64_t page_bytes_of(const std::shared_ptr<models::PagedModel>& model, nn::CacheFormat cache) {
-  return Engine(model, {.max_context = 1, .cache = cache}).stats().page_bytes;
+  return Engine(model, {.max_context = kLeastContext, .cache = cache}).stats().page_bytes;
 }
 
 struct Written {
