@@ -80,9 +80,8 @@ at::Tensor ResidualRotation::rounded_rows(const at::Tensor& rows, const at::Tens
   at::Tensor result = at::empty(rows.sizes(), at::kFloat);
   for (int64_t begin = 0; begin < rows.size(0); begin += step) {
     const int64_t end = std::min(begin + step, rows.size(0));
-    at::Tensor wide = rows.slice(0, begin, end).to(at::kDouble).contiguous();
-    if (norm_weight.defined()) wide.mul_(norm_weight);
-    result.slice(0, begin, end).copy_(of_rows(wide));
+    const at::Tensor part = rows.slice(0, begin, end).to(at::kDouble);  // the caller's own memory where it is in double
+    result.slice(0, begin, end).copy_(of_rows((norm_weight.defined() ? part * norm_weight : part).contiguous()));
   }
   return result;
 }

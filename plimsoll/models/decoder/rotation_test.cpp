@@ -75,6 +75,18 @@ TEST(ResidualRotation, TheModelComputesWhatItDid) {
   }
 }
 
+TEST(ResidualRotation, LeavesDoublesThatItIsGivenAsTheyAre) {
+  const DecoderConfig config = testing::small_decoders().front();
+  const Decoder model = random_decoder(config);
+  const ResidualRotation rotation(config, 1);
+  for (const auto& each : model->named_parameters()) {
+    const auto norm = ResidualRotation::folded_norm(each.key());
+    const at::Tensor values = each.value().detach().to(at::kDouble), before = values.clone();
+    rotation.rotated(each.key(), values, norm ? parameter_of(model, *norm).detach() : at::Tensor());
+    EXPECT_TRUE(values.equal(before)) << each.key();
+  }
+}
+
 TEST(ResidualRotation, SpreadsAnOutlierOverItsGroup) {
   DecoderConfig config = testing::small_decoders().front();
   const ResidualRotation rotation(config, 1);
