@@ -25,6 +25,7 @@ import generate_checkpoint
 import json_file
 import torch
 import transformers
+from seeded_runs import print_heading, print_losses, print_percents
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "python"))
@@ -34,6 +35,7 @@ from plimsoll.models import AutoModelForCausalLM, LoraConfig, PeftModel, get_pef
 from plimsoll.models.causal_lm import CausalLM  # noqa: E402
 from plimsoll.optim import AdamW  # noqa: E402
 
+WIDTH = 14  # of the names of works and recipes
 LIMIT = 0.5  # percent of the loss in fp32
 SHAPE = generate_checkpoint.BYTE_LLAMA | {"num_hidden_layers": 4}
 FIRST_BYTE, HELD_OUT = 3, 64
@@ -153,7 +155,7 @@ def main():
         if not args.model:
             generate_checkpoint.write_random(temporary, **SHAPE, max_position_embeddings=args.context)
         directory = args.model or temporary
-        print(f"{'':14}" + "".join(f"{'seed ' + seed:>10}" for seed in seeds) + f"{'mean':>10}")
+        print_heading("", WIDTH, seeds)
         for work in args.works.split(","):
             losses = {}
             for recipe in ("fp32", *args.recipes.split(",")):
@@ -161,14 +163,13 @@ def main():
                 given = [kept.get(f"{work} {recipe} {seed}", functools.partial(run, int(seed))) for seed in seeds]
                 losses[recipe] = given
                 if recipe == "fp32":
-                    print(f"{work + ' fp32':14}" + "".join(f"{loss:10.4f}" for loss in given), flush=True)
+                    print_losses(f"{work} fp32", WIDTH, given)
                     continue
                 percents = [100 * (loss / fp32 - 1) for loss, fp32 in zip(given, losses["fp32"], strict=True)]
                 mean = statistics.mean(percents)
                 within = abs(mean) <= LIMIT  # NaN is not
                 good = good and within
-                cells = "".join(f"{p:+9.2f}%" for p in percents)
-                print(f"{work + ' ' + recipe:14}{cells}{mean:+9.2f}%{'' if within else '  beyond the limit'}", flush=True)
+                print_percents(f"{work} {recipe}", WIDTH, percents, mean, within)
     return 0 if good else 1
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from seeded_runs import parsed_with_more, print_heading, print_percents, seeded_parser
+from seeded_runs import parsed_with_more, print_heading, print_losses, print_percents, seeded_parser
 
 WIDTH = 16  # of the names of kinds
 LIMIT = 0.3  # percent of the loss with fp32 states
@@ -39,7 +39,7 @@ def main():
     losses = {kind: [validation_loss(args, kind, seed, more) for seed in seeds] for kind in [REFERENCE, *args.kinds]}
     good = True
     print_heading("states,masters", WIDTH, seeds)
-    print(f"{REFERENCE:{WIDTH}}" + "".join(f"{loss:10.4f}" for loss in losses[REFERENCE]))
+    print_losses(REFERENCE, WIDTH, losses[REFERENCE])
     for kind in args.kinds:
         percents = [100 * (loss / fp32 - 1) for loss, fp32 in zip(losses[kind], losses[REFERENCE], strict=True)]
         mean = statistics.mean(percents)

@@ -1,4 +1,4 @@
-"""Arguments and tables of scripts that train with several seeds; what stands behind "--" goes to plimsoll."""
+"""Arguments and tables of scripts that train with several seeds."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ def seeded_parser(description, out):
 
 
 def parsed_with_more(parser):
-    """The parsed arguments, and the words behind "--"."""
+    """The parsed arguments, and the words behind "--", which go to plimsoll."""
     own, more = sys.argv[1:], []
     if "--" in own:
         cut = own.index("--")
@@ -26,10 +26,18 @@ def parsed_with_more(parser):
     return parser.parse_args(own), more
 
 
+def print_row(name, width, cells):
+    print(f"{name:{width}}" + "".join(cells), flush=True)
+
+
 def print_heading(name, width, seeds):
-    print(f"{name:{width}}" + "".join(f"{'seed ' + seed:>10}" for seed in seeds) + f"{'mean':>10}")
+    print_row(name, width, [*(f"{'seed ' + seed:>10}" for seed in seeds), f"{'mean':>10}"])
+
+
+def print_losses(name, width, losses):
+    print_row(name, width, (f"{loss:10.4f}" for loss in losses))
 
 
 def print_percents(name, width, percents, mean, within):
     """A line of the differences of each seed and their mean; `within` the limits or not."""
-    print(f"{name:{width}}" + "".join(f"{p:+9.2f}%" for p in percents) + f"{mean:+9.2f}%{'' if within else '  beyond the limit'}")
+    print_row(name, width, [*(f"{p:+9.2f}%" for p in (*percents, mean)), "" if within else "  beyond the limit"])
