@@ -1,7 +1,7 @@
 # CUDA kernels through nvcc, where there is one; no card is needed. plimsoll_ptx(result source...): PTX, to be interpreted
-# (tests/ptx). plimsoll_assembler_logs(result source...): the assembler's report on each kernel and architecture
-# (tools/check_cuda). Both set `result` to the files, or without nvcc to nothing. plimsoll_device_images(result source...): a C++ source
-# with the code of all of them for each architecture (kernels/cuda/device_images.h), or without PLIMSOLL_CUDA with none.
+# (tests/ptx). plimsoll_assembler_logs(result source...), after it: the assembler's report on each kernel (tools/check_cuda). Both set
+# `result` to the files, or without nvcc to nothing. plimsoll_device_images(result source...): a C++ source with the code of all of them
+# for each architecture (kernels/cuda/device_images.h), or without PLIMSOLL_CUDA with none.
 find_program(PLIMSOLL_NVCC nvcc HINTS /usr/local/cuda/bin DOC "CUDA's compiler, for tests of its kernels without a card")
 mark_as_advanced(PLIMSOLL_NVCC)
 
@@ -14,12 +14,17 @@ set(PLIMSOLL_CUDA_ARCHITECTURES compute_80,code=sm_80 compute_90,code=sm_90a com
 function(plimsoll_nvcc source file comment)
   get_filename_component(directory ${file} DIRECTORY)
   set(log ${file}.log)
+  set(depfile)
+  if(source MATCHES "[.]cu$")
+    set(depfile DEPFILE ${file}.d)
+    list(APPEND ARGN -MD -MF ${file}.d)
+  endif()
   list(JOIN ARGN " " options)
   list(JOIN PLIMSOLL_NVCC_FLAGS " " flags)
   add_custom_command(OUTPUT ${file} ${log}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${directory}
-    COMMAND sh -c "{ ${PLIMSOLL_NVCC} --version && ${PLIMSOLL_NVCC} ${flags} ${options} -MD -MF ${file}.d ${source} -o ${file}; } > ${log} 2>&1 || { cat ${log}; exit 1; }"
-    DEPENDS ${source} DEPFILE ${file}.d COMMENT ${comment} VERBATIM)
+    COMMAND sh -c "{ ${PLIMSOLL_NVCC} --version && ${PLIMSOLL_NVCC} ${flags} ${options} ${source} -o ${file}; } > ${log} 2>&1 || { cat ${log}; exit 1; }"
+    DEPENDS ${source} ${depfile} COMMENT ${comment} VERBATIM)
 endfunction()
 
 function(plimsoll_ptx result)
@@ -29,24 +34,31 @@ function(plimsoll_ptx result)
       cmake_path(ABSOLUTE_PATH source)
       get_filename_component(name ${source} NAME_WE)
       set(file ${CMAKE_BINARY_DIR}/ptx/${name}.ptx)
-      plimsoll_nvcc(${source} ${file} "PTX of ${name}.cu" -ptx -arch=compute_90a -lineinfo)
+      plimsoll_nvcc(${source} ${file} "PTX of ${name}.cu" -ptx -arch=compute_90 -lineinfo)
       list(APPEND files ${file})
     endif()
   endforeach()
   set(${result} ${files} PARENT_SCOPE)
 endfunction()
 
+# With PLIMSOLL_CUDA of the code that programs carry; without it of the PTX for one architecture, a quarter of the time.
 function(plimsoll_assembler_logs result)
   set(logs)
-  set(options -fatbin -Xptxas -v)
+  set(every -fatbin -Xptxas -v)
   foreach(architecture IN LISTS PLIMSOLL_CUDA_ARCHITECTURES)
-    list(APPEND options -gencode arch=${architecture})
+    list(APPEND every -gencode arch=${architecture})
   endforeach()
   foreach(source IN LISTS ARGN)
     if(PLIMSOLL_NVCC)
       get_filename_component(name ${source} NAME_WE)
-      set(file ${CMAKE_BINARY_DIR}/ptx/${name}.fatbin)
-      plimsoll_nvcc(${source} ${file} "${name}.cu for each architecture" ${options})
+      set(stem ${CMAKE_BINARY_DIR}/ptx/${name})
+      if(PLIMSOLL_CUDA)
+        set(file ${stem}.fatbin)
+        plimsoll_nvcc(${source} ${file} "${name}.cu for each architecture" ${every})
+      else()
+        set(file ${stem}.cubin)
+        plimsoll_nvcc(${stem}.ptx ${file} "${name}.cu for sm_90a" -cubin -Xptxas -v -arch=sm_90a)
+      endif()
       list(APPEND logs ${file}.log)
     endif()
   endforeach()

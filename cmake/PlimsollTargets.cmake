@@ -3,7 +3,7 @@
 #   those instructions; they hold intrinsics only, so that no inline function of the standard library is compiled for them.
 # plimsoll_test(folder SOURCES ... [LINKS ...]): one GoogleTest binary and one ctest entry.
 # Both compile sources together, many at a time, but for those that ALONE lists, and take the flag TORCH_PCH (any other target
-# plimsoll_use_torch_pch, plimsoll_unity): torch's headers precompiled once for all. Names of unnamed namespaces differ within a folder, therefore; a
+# plimsoll_use_torch_pch, plimsoll_unity): torch's headers precompiled once for all. Other tests have GoogleTest's precompiled. Names of unnamed namespaces differ within a folder, therefore; a
 # test whose helpers are called as another's has a namespace of its own name.
 find_program(CCACHE ccache)
 if(CCACHE)
@@ -40,13 +40,23 @@ option(PLIMSOLL_PCH "Precompile headers once" ON)
 option(PLIMSOLL_UNITY "Compile sources of one folder together, up to 32 at a time" ON)
 set(PLIMSOLL_HEADERS_TORCH <torch/nn/module.h> <torch/library.h> <torch/csrc/autograd/custom_function.h>)
 
-if(PLIMSOLL_PCH)
-  file(CONFIGURE OUTPUT torch_pch.cpp CONTENT "// Carries the precompiled headers.\n")
-  add_library(plimsoll_torch_pch OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/torch_pch.cpp)
-  plimsoll_options(plimsoll_torch_pch)
-  target_compile_options(plimsoll_torch_pch PRIVATE -fpch-preprocess)
-  target_link_libraries(plimsoll_torch_pch PRIVATE plimsoll_torch plimsoll_openmp)
-  target_precompile_headers(plimsoll_torch_pch PRIVATE ${PLIMSOLL_HEADERS_TORCH})
+# plimsoll_NAME_pch: `headers` precompiled as position-independent code of the kind `pic` (-fPIC, -fPIE), with what ARGN links.
+function(plimsoll_pch name pic headers)
+  set(PLIMSOLL_PIC_${name} ${pic} PARENT_SCOPE)
+  if(PLIMSOLL_PCH)
+    file(CONFIGURE OUTPUT ${name}_pch.cpp CONTENT "// Carries the precompiled headers.\n")
+    add_library(plimsoll_${name}_pch OBJECT EXCLUDE_FROM_ALL ${CMAKE_CURRENT_BINARY_DIR}/${name}_pch.cpp)
+    plimsoll_options(plimsoll_${name}_pch)
+    set_target_properties(plimsoll_${name}_pch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(plimsoll_${name}_pch PRIVATE ${pic} -fpch-preprocess)
+    target_link_libraries(plimsoll_${name}_pch PRIVATE plimsoll_openmp ${ARGN})
+    target_precompile_headers(plimsoll_${name}_pch PRIVATE ${headers})
+  endif()
+endfunction()
+
+plimsoll_pch(torch -fPIC "${PLIMSOLL_HEADERS_TORCH}" plimsoll_torch)
+if(PLIMSOLL_TESTS)
+  plimsoll_pch(gtest -fPIE "<gmock/gmock.h>;<gtest/gtest.h>" GTest::gtest GTest::gmock)
 endif()
 
 # The target's sources, up to 32 as one, but for those with flags of their own or SKIP_UNITY_BUILD_INCLUSION. CMake's UNITY_BUILD
@@ -89,14 +99,18 @@ function(plimsoll_join_sources target)
   set_property(TARGET ${target} PROPERTY SOURCES ${alone})
 endfunction()
 
-function(plimsoll_use_torch_pch target)
+function(plimsoll_use_pch target name)
   if(PLIMSOLL_PCH)
-    # Executables would get -fPIE, which does not fit headers precompiled with the libraries' -fPIC. -fpch-preprocess is for ccache.
+    # CMake would give executables -fPIE, which does not fit headers precompiled with the libraries' -fPIC. -fpch-preprocess is for ccache.
     set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${target} PRIVATE -fPIC -fpch-preprocess)
+    target_compile_options(${target} PRIVATE ${PLIMSOLL_PIC_${name}} -fpch-preprocess)
     target_link_libraries(${target} PRIVATE plimsoll_openmp)
-    target_precompile_headers(${target} REUSE_FROM plimsoll_torch_pch)
+    target_precompile_headers(${target} REUSE_FROM plimsoll_${name}_pch)
   endif()
+endfunction()
+
+function(plimsoll_use_torch_pch target)
+  plimsoll_use_pch(${target} torch)
 endfunction()
 
 # By the caller's arg_TORCH_PCH and arg_ALONE.
@@ -169,6 +183,9 @@ function(plimsoll_test name)
   plimsoll_options(${name}_test)
   target_link_libraries(${name}_test PRIVATE ${arg_LINKS} GTest::gtest_main GTest::gmock)
   plimsoll_sources_of_arguments(${name}_test)
+  if(NOT arg_TORCH_PCH)
+    plimsoll_use_pch(${name}_test gtest)
+  endif()
   add_test(NAME ${name} COMMAND ${name}_test)
   set_tests_properties(${name} PROPERTIES TIMEOUT 900)
 endfunction()

@@ -56,6 +56,14 @@ def test_update_writes_the_pins(tmp_path: pathlib.Path) -> None:
     assert run(tmp_path, pins=(tmp_path / "pins.json").read_text(), registers=24).returncode == 0
 
 
+def test_update_keeps_the_pins_of_an_architecture_without_a_log(tmp_path: pathlib.Path) -> None:
+    pins = PINS.replace('"sm_80": 20', '"sm_80": 20, "sm_120": 18')
+    result = run(tmp_path, "--update", pins=pins, registers=24)
+    assert result.returncode == 1
+    assert "expected logs of all pinned architectures (CUDA=ON has them), none of ['sm_120']" in result.stderr
+    assert (tmp_path / "pins.json").read_text() == pins
+
+
 def test_without_logs_it_says_that_it_is_skipped(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, str(TOOL), str(tmp_path / "pins.json")]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -150,7 +150,7 @@ TEST(AHostileTokenizer, CannotTakeForEverOnAText) {
               HasSubstr("expected patterns that take at most 2.0 s"));
   // Words of 22 characters, each of which takes 2^22 steps.
   std::string words;
-  for (int i = 0; i < 10'000; ++i) words += std::string(21, 'a') + "b ";
+  for (int i = 0; i < 10'000; ++i) words.append(21, 'a').append("b ");
   const json steps =
       json::array({split({{"Regex", " "}})["pre_tokenizer"], split({{"Regex", "(a+)+$"}})["pre_tokenizer"]});
   EXPECT_THAT(error_of_text({{"pre_tokenizer", sequence_of("pretokenizers", steps)}}, words),
