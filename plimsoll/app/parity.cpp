@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "plimsoll/app/binomial.h"
+#include "plimsoll/app/divergence.h"
 #include "plimsoll/app/finite_json.h"
 #include "plimsoll/app/relative_error.h"
 #include "plimsoll/app/t5/t5_examples.h"
@@ -110,7 +111,7 @@ class ParityRun {
     const at::Tensor& want = reference.log_probabilities;
     const at::Tensor got =
         at::log_softmax(without_padding(output.logits, input.decoder_attention_mask).to(at::kDouble), -1);
-    divergence_ += (want.exp() * (want - got)).sum().item<double>();
+    for (const double divergence : divergences(want, got)) divergence_ += divergence;
     agreeing_ += got.argmax(-1).eq(want.argmax(-1)).sum().item<int64_t>();
     tokens_ += want.size(0);
     texts_ += input.input_ids.size(0);

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/finetune/adapters.h"
 #include "plimsoll/app/finetune/finetune.h"
 #include "plimsoll/app/process/ranks.h"
 #include "plimsoll/cli/audit_option.h"
@@ -176,6 +177,7 @@ int run_finetune(FinetuneCommand& command) {
   }
   if (options.run.out.empty()) app::refuse("finetune: expected --out DIR");
   if (options.run.json.empty()) options.run.json = options.run.out / "train.jsonl";
+  app::check_adapters(options);
   print_configuration(options.run);
   AuditFile audit(app::speaks(options.run) ? command.audit : "");
   const int exit_code = print_training(options.run, [&](const app::TrainObserver& observer) {

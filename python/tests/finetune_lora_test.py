@@ -222,7 +222,7 @@ MISTAKES = {
     "--lora=rank=4": "--lora: expected r, alpha, targets or dropout, got 'rank'",
     "--lora=alpha=0": "--lora alpha: expected a number from 1e-06 to 1000000",
     "--lora=dropout=1": "--lora dropout: expected a number from 0 to 0.99, got '1'",
-    "--lora=targets=q_proj,c_attn": "lora: expected targets among all-linear, down_proj, gate_proj",
+    "--lora=targets=q_proj,c_attn": "--lora: expected targets among all-linear, down_proj, gate_proj",
 }
 
 

@@ -1,6 +1,7 @@
 #include "plimsoll/app/finetune/adapters.h"
 
 #include <ATen/Context.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -50,6 +51,34 @@ nlohmann::json adapters_json(const FinetuneOptions& options) {
 
 int64_t adapter_parameters(const FinetuneOptions& options) {
   return models::lora_parameters(config_of_directory(options.run.source), *options.lora);
+}
+
+void check_adapters(const FinetuneOptions& options) {
+  using models::WeightDtype;
+  const TrainOptions& run = options.run;
+  const std::string base = "--base " + std::string(recipe::name_of(kBases, options.base));
+  if (!options.lora) {
+    if (options.base != WeightDtype::kAsStored)
+      refuse("{}: expected --lora, which has a frozen base, got --full", base);
+    return;
+  }
+  if (run.masters != optim::MasterKind::kFp32) {
+    refuse("--masters {}: expected --full, got --lora, whose adapters train in fp32",
+           recipe::name_of(optim::kMasters, run.masters));
+  }
+  if (run.release_gradients) refuse("--release-gradients: expected --full, got --lora, whose gradients are small");
+  const bool has_codes = options.base == WeightDtype::kFp8 || models::has_coded_weights(run.source);
+  if (has_codes && run.recipe.value.has_four_bits()) {
+    refuse("{}: expected a recipe of eight bits or more, got {}", base, run.recipe.text);
+  }
+  if (has_codes && run.shard == shard::Sharing::kFsdp) {
+    refuse("{}: expected --shard none, ddp, zero1 or zero2, got fsdp, which has no parts of codes", base);
+  }
+  try {
+    adapter_parameters(options);
+  } catch (const c10::ValueError& error) {
+    refuse("--{}", error.what_without_backtrace());
+  }
 }
 
 std::shared_ptr<models::LanguageModel> adapted_model(const FinetuneOptions& options) {

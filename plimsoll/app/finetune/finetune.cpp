@@ -97,30 +97,6 @@ void save_directory(const TrainOptions& run) {
   models::save(*trained.model, run.out, {.source = run.source});
 }
 
-// Throws UsageError for options that do not go with adapters, or with the whole model.
-void check_adapters(const FinetuneOptions& options) {
-  using models::WeightDtype;
-  const TrainOptions& run = options.run;
-  const std::string base = "--base " + std::string(recipe::name_of(kBases, options.base));
-  if (!options.lora) {
-    if (options.base != WeightDtype::kAsStored)
-      refuse("{}: expected --lora, which has a frozen base, got --full", base);
-    return;
-  }
-  if (run.masters != optim::MasterKind::kFp32) {
-    refuse("--masters {}: expected --full, got --lora, whose adapters train in fp32",
-           recipe::name_of(optim::kMasters, run.masters));
-  }
-  if (run.release_gradients) refuse("--release-gradients: expected --full, got --lora, whose gradients are small");
-  const bool has_codes = options.base == WeightDtype::kFp8 || models::has_coded_weights(run.source);
-  if (has_codes && run.recipe.value.has_four_bits()) {
-    refuse("{}: expected a recipe of eight bits or more, got {}", base, run.recipe.text);
-  }
-  if (has_codes && run.shard == shard::Sharing::kFsdp) {
-    refuse("{}: expected --shard none, ddp, zero1 or zero2, got fsdp, which has no parts of codes", base);
-  }
-}
-
 }  // namespace
 
 std::optional<TrainSummary> finetune(const FinetuneOptions& options, const FinetuneObserver& observer) {

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "plimsoll/app/binomial.h"
+#include "plimsoll/app/divergence.h"
 #include "plimsoll/app/finite_json.h"
 
 namespace plimsoll::app {
@@ -25,9 +26,8 @@ void TokenComparison::add(const at::Tensor& logits, const at::Tensor& reference,
     const at::Tensor got = at::log_softmax(logits.narrow(0, begin, rows), -1, at::kDouble);
     const at::Tensor want = at::log_softmax(reference.narrow(0, begin, rows), -1, at::kDouble);
     loss_ -= got.gather(1, targets.narrow(0, begin, rows).unsqueeze(1)).sum().item<double>();
-    const at::Tensor divergence = (want.exp() * (want - got)).sum(-1);
-    divergences_.insert(divergences_.end(), divergence.const_data_ptr<double>(),
-                        divergence.const_data_ptr<double>() + rows);
+    const std::vector<double> divergence = app::divergences(want, got);
+    divergences_.insert(divergences_.end(), divergence.begin(), divergence.end());
     const at::Tensor first = want.argmax(-1);
     agreeing_ += got.argmax(-1).eq(first).sum().item<int64_t>();
     const at::Tensor likelier = got.gt(got.gather(1, first.unsqueeze(1))).sum(-1);

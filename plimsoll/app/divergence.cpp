@@ -1,0 +1,23 @@
+#include "plimsoll/app/divergence.h"
+
+#include <cmath>
+
+#include "plimsoll/runtime/threads.h"
+
+namespace plimsoll::app {
+
+std::vector<double> divergences(const at::Tensor& log_p, const at::Tensor& log_q) {
+  const int64_t rows = log_p.size(0), classes = log_p.size(1);
+  const auto *p = log_p.const_data_ptr<double>(), *q = log_q.const_data_ptr<double>();
+  std::vector<double> result(static_cast<size_t>(rows));
+  runtime::parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      double sum = 0;
+      for (int64_t i = row * classes; i < (row + 1) * classes; ++i) sum += std::exp(p[i]) * (p[i] - q[i]);
+      result[static_cast<size_t>(row)] = sum;
+    }
+  });
+  return result;
+}
+
+}  // namespace plimsoll::app
