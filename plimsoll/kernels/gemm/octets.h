@@ -23,8 +23,7 @@ PLIMSOLL_INLINE F32x16 decode_e4m3_scales(I32x16 code) {
 }
 
 // Scales of 16 rows.
-PLIMSOLL_INLINE F32x16 decode_block_scales(const uint8_t* codes, Format format) {
-  const I32x16 code = load_u8(codes);
+PLIMSOLL_INLINE F32x16 decode_block_scales(I32x16 code, Format format) {
   if (format == Format::kE4m3) return decode_e4m3_scales(code);
   const I32x16 normal = select_i(less_i(set_i(0), code), shift_left<23>(code), set_i(0x400000));  // 2^-127
   return from_bits(select_i(less_i(code, set_i(255)), normal, set_i(0x7fc00000)));
@@ -134,7 +133,7 @@ PLIMSOLL_INLINE F32x16 scales_at(const uint32_t* panel, int64_t k, int64_t colum
   constexpr Format kScaleFormat = kStored == Dword::kNvfp4Octet ? Format::kE4m3 : Format::kE8m0;
   const int64_t group = k / kGroupDepth, block = k % kGroupDepth / octet_block(kStored);
   const auto* codes = reinterpret_cast<const uint8_t*>(panel + group * group_dwords(kStored));
-  return decode_block_scales(codes + block * kBPitch + column, kScaleFormat);
+  return decode_block_scales(load_u8(codes + block * kBPitch + column), kScaleFormat);
 }
 
 }  // namespace
