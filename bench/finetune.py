@@ -3,8 +3,9 @@ optimizer and clipping.
 
     .venv/bin/python bench/finetune.py [--rounds 3] [--contestants full-bf16,full-hf-bf16-sdpa,...] [--model DIR] [--json FILE]
 
-full: all weights train. lora: adapters of all linear layers, of rank 16, on a frozen base. Ours: full-RECIPE with FP32 weights; full-small
-with BF16 weights alone, 8-bit states and gradients released in backward (without clipping), full-smallest with checkpointed activations, too;
+full: all weights train. lora: adapters of all linear layers, of rank 16, on a frozen base. Ours: full-RECIPE with FP32 weights; full-narrow
+with weights, gradients and states in BF16 alone, as theirs in BF16; full-small with BF16 weights alone, 8-bit states and gradients released in
+backward (without clipping), full-smallest with checkpointed activations, too;
 lora-bf16 and lora-fp8, on a base in BF16 and as FP8 codes. Theirs: weights in FP32 or BF16, either attention of transformers, huge pages
 and glibc's large thresholds. Each turn is a new process: one step that is not timed, then one that is. Prints for each work what
 gpt_step.py prints; the peer is the fastest of theirs.
@@ -16,11 +17,13 @@ import json_file
 
 RANK = 16
 WORKS = ("full", "lora")
+NARROW = ["--recipe=bf16", "--weights=bf16", "--optimizer-state=bf16", "--masters=none"]
 SMALL = ["--recipe=bf16", "--weights=bf16", "--optimizer-state=8bit", "--masters=none", "--release-gradients"]
 OURS = {
     "full-fp32": ["--recipe=fp32"],
     "full-bf16": ["--recipe=bf16"],
     "full-fp8": ["--recipe=fp8"],
+    "full-narrow": NARROW,
     "full-small": SMALL,
     "full-smallest": [*SMALL, "--checkpoint-activations"],
     "lora-bf16": ["--recipe=bf16", "--weights=bf16", f"--lora-rank={RANK}"],
