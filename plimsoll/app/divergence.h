@@ -7,8 +7,9 @@
 
 namespace plimsoll::app {
 
-// Of each row, in nats: sum of p (log p - log q). log_p, log_q: fp64 [rows, classes], contiguous. Each exponential is the C
-// library's and the sum runs in the order of the classes, so that a row's bits depend on nothing beside it.
+// The divergence of each row, sum of p (log p - log q), in nats. log_p, log_q: fp64 [rows, classes], contiguous. Each
+// exponential is the C library's and the sum runs in the order of the classes, so that a row's bits depend on nothing
+// beside it.
 std::vector<double> divergences(const at::Tensor& log_p, const at::Tensor& log_q);
 
 }  // namespace plimsoll::app

@@ -47,7 +47,8 @@ std::string help_text(const Option& option, const std::vector<Option>& options) 
 }
 
 // Commands and options of `python -m plimsoll` that this program does not have.
-constexpr std::array kOfPython{std::string_view("report"), std::string_view("--methods")};
+constexpr std::string_view kReport = "report";
+constexpr std::array kOfPython{kReport, std::string_view("--methods")};
 
 // Throws UsageError that names the nearest of `known`.
 [[noreturn]] void refuse_unknown(std::string_view kind, const std::string& typed,
@@ -221,6 +222,7 @@ int parse_and_run(int argc, const char* const* argv, const std::vector<Command>&
   if (const auto extras = program.remaining(); !extras.empty()) {
     std::vector<std::string> names;
     for (const Command& command : commands) names.push_back(command.name);
+    names.emplace_back(kReport);
     refuse_unknown("command", extras.front(), names);
   }
   throw app::UsageError("expected a command (see plimsoll --help)");

@@ -32,6 +32,7 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
       {{}, "expected a command"},
       {{"report", "RUN"}, "report: expected Python's command, which has it: python -m plimsoll"},
       {{"trian"}, "trian: unknown command, the nearest is train"},
+      {{"reprt"}, "reprt: unknown command, the nearest is report"},
       {{"train"}, "train: expected --data PATH..."},
       {run.arguments("train", {}), "train: expected --out DIR"},
       {run.arguments("train", {"--out", out, "--recpie", "fp8"}), "--recpie: unknown option, the nearest is --recipe"},
