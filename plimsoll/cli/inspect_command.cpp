@@ -22,7 +22,9 @@ struct InspectOptions {
 };
 
 std::string percent(int64_t part, int64_t whole) {
-  return whole > 0 ? fmt::format("{:.2f}%", 100.0 * static_cast<double>(part) / static_cast<double>(whole)) : "-";
+  if (whole <= 0) return "-";
+  const std::string text = fmt::format("{:.2f}%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return part > 0 && text == "0.00%" ? "<0.01%" : text;
 }
 
 std::string bits(const std::optional<double>& headroom) { return headroom ? fmt::format("{:.1f}", *headroom) : "-"; }

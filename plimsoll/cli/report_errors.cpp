@@ -26,6 +26,8 @@ int report_errors(const std::function<int()>& body) {
   try {
     const int exit_code = body();
     io::check_mapped_files();
+    // Most commands write to a buffer of the C library, which says only now whether all of it arrived.
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report("output: cannot write", kExitFailed);
     return exit_code;
   } catch (const app::UsageError& error) {
     return report(error.what(), kExitUsage);

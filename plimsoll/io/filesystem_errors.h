@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
 
 #include "plimsoll/io/error.h"
 
@@ -12,7 +13,9 @@ auto with_our_errors(const Body& body) {
   try {
     return body();
   } catch (const std::filesystem::filesystem_error& error) {
-    fail("{}: {}", error.path1().native(), error.code().message());
+    const std::string &first = error.path1().native(), &second = error.path2().native();
+    if (!second.empty()) fail("{}: cannot copy {} there: {}", second, first, error.code().message());
+    fail("{}: {}", first, error.code().message());
   }
 }
 

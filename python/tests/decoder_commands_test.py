@@ -15,7 +15,7 @@ import tiny_llama
 import tokenizer_texts
 import torch
 from program import PROGRAM, done, interrupted, plimsoll
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 SMOLLM2 = pathlib.Path(os.environ.get("PLIMSOLL_CACHE", "~/.cache/plimsoll")).expanduser() / "models" / "SmolLM2-135M-Instruct"
@@ -243,6 +243,40 @@ def test_an_interrupted_convert_leaves_nothing(large, tmp_path):
     _, error, code = interrupted(["convert", "--model", large, "--out", out, "--dtype", "bf16"], partial.exists)
     assert (code, error) == (130, "plimsoll: convert: interrupted, nothing is written\n")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture(scope="module")
+def adapter_of_large(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("adapter")
+    config = {
+        "peft_type": "LORA",
+        "r": 4,
+        "lora_alpha": 8,
+        "target_modules": ["q_proj"],
+        "bias": "none",
+        "task_type": "CAUSAL_LM",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    prefix = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    tensors = {prefix + "A.weight": torch.ones(4, 256), prefix + "B.weight": torch.ones(96, 4)}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
+def test_an_interrupted_merge_leaves_nothing(large, adapter_of_large, tmp_path):
+    out, partial = tmp_path / "out", tmp_path / "out.partial"
+    _, error, code = interrupted(["merge", "--model", large, "--adapter", adapter_of_large, "--out", out], partial.exists)
+    assert (code, error) == (130, "plimsoll: merge: interrupted, nothing is written\n")
+    assert list(tmp_path.iterdir()) == []
+    done("merge", "--model", large, "--adapter", adapter_of_large, "--out", out)
+
+
+@pytest.mark.parametrize("words", [["info"], ["inspect", "{tiny}"], ["logprobs", "--model", "{tiny}", "--data", "{text}"]])
+def test_output_that_cannot_be_written_is_an_error(words, tiny, text):
+    command = [PROGRAM, *(word.format(tiny=tiny, text=text) for word in words)]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (result.returncode, result.stderr) == (1, "plimsoll: output: cannot write\n")
 
 
 def test_what_a_killed_convert_left_is_removed_by_the_next(tiny, tmp_path):

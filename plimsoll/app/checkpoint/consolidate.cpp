@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/output_lock.h"
 #include "plimsoll/shard/checkpoint/checkpoint.h"
@@ -25,9 +26,12 @@ io::CheckpointReader open_checkpoint(const std::filesystem::path& path) {
 }  // namespace
 
 Consolidated consolidate(const ConsolidateOptions& options) {
+  const InterruptScope interrupt;
   const io::OutputLock lock = io::OutputLock::of_file(options.out);
   const io::CheckpointReader reader = open_checkpoint(options.checkpoint);
+  interrupt.stop_if_requested("consolidate");
   const io::TensorMap tensors = reader.read_section(options.section);
+  interrupt.stop_if_requested("consolidate");
   io::save_safetensors(options.out, tensors, {{"format", "pt"}});  // what Hugging Face's readers look for
   Consolidated result{.checkpoint = reader.directory(),
                       .world_size = reader.manifest().world_size,

@@ -15,6 +15,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr size_t kMostShown = 40;                   // characters of what was no id
 constexpr int64_t kMaxExamples = int64_t{1} << 22;  // about 1 GB of memory, where all are empty
 
 std::vector<int64_t> ids_of(const json& object, const char* member, const std::string& where, int64_t vocabulary) {
@@ -22,9 +23,12 @@ std::vector<int64_t> ids_of(const json& object, const char* member, const std::s
   const auto is_id = [&](const json& id) {
     return id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(vocabulary);
   };
-  if (!list.is_array() || list.empty() || !std::all_of(list.begin(), list.end(), is_id)) {
+  const auto other = list.is_array() ? std::find_if_not(list.begin(), list.end(), is_id) : list.end();
+  if (!list.is_array() || list.empty() || other != list.end()) {
     fail("{}: {}: expected an array of ids from 0 to {}, got {}", where, member, vocabulary - 1,
-         list.is_array() ? "others" : list.type_name());
+         !list.is_array() ? std::string(list.type_name())
+         : list.empty()   ? "none"
+                          : other->dump().substr(0, kMostShown));
   }
   return list.get<std::vector<int64_t>>();
 }
@@ -95,7 +99,10 @@ std::vector<T5Example> T5Texts::read_examples(const std::filesystem::path& path)
 }
 
 std::vector<std::vector<int64_t>> T5Texts::read(const std::string& input) {
-  if (!is_file(input)) return {tokenizer().encode(input)};
+  if (!is_file(input)) {
+    if (input.ends_with(".jsonl")) refuse("{}: expected a file, found none", input);
+    return {tokenizer().encode(input)};
+  }
   std::vector<std::vector<int64_t>> texts;
   for (T5Example& example : read_examples(input)) texts.push_back(std::move(example.input));
   return texts;
