@@ -95,6 +95,9 @@ void fill_sampling(const T5Command& command, models::T5GenerationOptions& genera
 
 int run_t5(T5Command& command) {
   fill_sampling(command, command.options.generation);
+  if (command.options.generation.beams > 1 && command.options.generation.samples) {
+    app::refuse("t5: expected --beams or --sample, got both");
+  }
   command.options.input = command.input.value_or("");
   command.options.target = command.target.value_or("");
   command.options.bad_words = command.bad_words.value_or("");

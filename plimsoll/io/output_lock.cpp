@@ -11,13 +11,13 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/file_descriptor.h"
 #include "plimsoll/io/file_lock.h"
-#include "plimsoll/io/filesystem_errors.h"
 
 namespace plimsoll::io {
 namespace {
@@ -78,7 +78,9 @@ void write_holder(int file) {
 }  // namespace
 
 OutputLock OutputLock::of_directory(const fs::path& directory) {
-  with_our_errors([&] { fs::create_directories(directory); });
+  std::error_code error;
+  fs::create_directories(directory, error);
+  if (error) fail("{}: cannot write there: {}", directory.native(), error.message());
   return {directory, directory / ".lock"};
 }
 

@@ -12,6 +12,7 @@
 namespace plimsoll::io {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::ThrowsMessage;
@@ -54,6 +55,15 @@ TEST(OutputLock, RefusesASecondProcessAndNamesTheFirst) {
               ThrowsMessage<Error>(HasSubstr("run: expected a place that no other process writes to, got one that "
                                              "another run (process " +
                                              std::to_string(holder.child().id()) + ") has")));
+}
+
+TEST(OutputLock, OfAPlaceThatIsNoDirectoryNamesIt) {
+  const TemporaryDirectory directory;
+  write_plainly(directory / "file", "text");
+  for (const char* place : {"file", "file/run"}) {
+    EXPECT_THAT([&] { OutputLock::of_directory(directory / place); },
+                ThrowsMessage<Error>(EndsWith(std::string(place) + ": cannot write there: Not a directory")));
+  }
 }
 
 TEST(OutputLock, EndsWithItsProcessHoweverThatEnds) {
