@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "plimsoll/cli/tiny_run_testing.h"
+#include "plimsoll/io/testing.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -256,6 +257,15 @@ TEST(Train, ALossScaleThatStaysHasNoHysteresis) {
   }
   const Outcome outcome = train("dynamic");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+}
+
+TEST(Train, AFileInPlaceOfTheDirectoryIsRefusedAndLeftAsItIs) {
+  const TinyRun run;
+  io::write_plainly(run.file("taken"), "text");
+  const Outcome outcome = run_program(run.arguments("train", {"--out", run.file("taken")}));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.error, HasSubstr("taken: expected a directory, or a place for one, got a file"));
+  EXPECT_EQ(io::read_plainly(run.file("taken")), "text");
 }
 
 TEST(Train, FullDiskIsOneLineAndLeavesNothingHalfWritten) {

@@ -74,9 +74,10 @@ class DecoderLine : public LineSubject {
         read_token_windows(model, {.data = options_.data, .context = options_.context, .tokens = options_.tokens});
     if (windows_.size() < 2) {
       const int64_t tokens = windows_.front().inputs.numel();
-      fail("{}: expected at least 2 windows of {} tokens, one to search with and one held out, got 1 of {}; --context "
-           "says how long they are, --tokens how much of the text they have",
-           options_.data.native(), options_.context.value_or(tokens), tokens);
+      fail(
+          "{}: expected at least 2 windows of {} tokens, one to search with and one held out, got 1 of {}; --context "
+          "says how long they are, --tokens how much of the text they have",
+          options_.data.native(), options_.context.value_or(tokens), tokens);
     }
     for (const TokenWindow& window : windows_) targets_.push_back(window.targets);
     vocabulary_ = vocabulary_of(*model.model);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -84,12 +85,17 @@ class Run {
     std::unique_ptr<TrainingData> data;
     begin_on_all(*ranks_, [&] {
       runtime::start_threads();
+      std::error_code ignored;
+      const std::filesystem::file_status out = std::filesystem::status(options_.out, ignored);
+      if (std::filesystem::exists(out) && !std::filesystem::is_directory(out)) {
+        refuse("--out {}: expected a directory, or a place for one, got a file", options_.out.native());
+      }
       if (!options_.resume && !io::list_checkpoints(options_.out).empty()) {
         refuse("{}: expected a directory without checkpoints, or --resume", options_.out.native());
       }
       expect_no_other_weights();
+      if (speaks(options_)) directory_.emplace(options_.out);  // before what takes minutes and says that all is well
       data = beginning.data(options_, ranks_->size());
-      if (speaks(options_)) directory_.emplace(options_.out);
     });
     expect_same_text(data->digest(), *ranks_);
     return data;
