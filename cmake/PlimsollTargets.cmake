@@ -3,8 +3,8 @@
 #   those instructions; they hold intrinsics only, so that no inline function of the standard library is compiled for them.
 # plimsoll_test(folder SOURCES ... [LINKS ...]): one GoogleTest binary and one ctest entry.
 # Both compile sources together, many at a time, but for those that ALONE lists, and take the flag TORCH_PCH (any other target
-# plimsoll_use_torch_pch, plimsoll_unity): torch's headers precompiled once for all. Other tests have GoogleTest's precompiled. Names of unnamed namespaces differ within a folder, therefore; a
-# test whose helpers are called as another's has a namespace of its own name.
+# plimsoll_use_torch_pch, plimsoll_unity): torch's headers precompiled once for all. Other tests have GoogleTest's precompiled. Names of
+# unnamed namespaces differ within a folder, therefore; a test whose helpers are called as another's has a namespace of its own name.
 find_program(CCACHE ccache)
 if(CCACHE)
   # Paths inside the clone count as relative ones, so that another clone finds what this one compiled.
