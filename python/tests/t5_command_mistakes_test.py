@@ -123,7 +123,7 @@ def test_broken_directories_are_one_line(model, name, tmp_path):
         (["score", "--model", "{model}", "--input", "x"], 2, "expected --target"),
         (["generate", "--model", "{model}", "--input", "x", "--beams", "0"], 2, "--beams"),
         (["generate", "--model", "{model}", "--input", "x", "--beams", "2", "--stream"], 2, "stream"),
-        (["generate", "--model", "{model}", "--input", "x", "--beams", "2", "--sample"], 1, "beams or sampling"),
+        (["generate", "--model", "{model}", "--input", "x", "--beams", "2", "--sample"], 2, "--beams or --sample"),
         (["generate", "--model", "{model}", "--input", "x", "--dtype", "fp4"], 2, "--dtype"),
         (["generate", "--model", "{model}", "--input", "{empty}"], 1, "expected at least one line"),
         (["generate", "--model", "{model}", "--input", "{bad}"], 1, "line 1: input_ids: expected an array of ids from 0 to 527"),
