@@ -70,7 +70,7 @@ nightly: build ## the tests that take minutes, too (a million texts for each tok
 	@PLIMSOLL_NIGHTLY=1 $(ctest)
 	@PLIMSOLL_NIGHTLY=1 $(python_test) python/tests/tokenizer_test.py python/tests/t5_hugging_face_test.py python/tests/line_promise_test.py
 	@if grep -q '^PLIMSOLL_NVCC:.*/' $(build)/CMakeCache.txt; then $(MAKE) --no-print-directory CUDA=ON configure && \
-	  ninja -C build$(TORCH:%=-torch-%)-cuda kernels_cubin && ctest --test-dir build$(TORCH:%=-torch-%)-cuda -R cuda_registers --output-on-failure; fi
+	  ninja -C $(GPU_BUILD) kernels_cubin && ctest --test-dir $(GPU_BUILD) -R cuda_registers --output-on-failure; fi
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/memory.py --seconds 300
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/operators.py --seconds 3600
 

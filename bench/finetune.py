@@ -17,13 +17,12 @@ import json_file
 
 RANK = 16
 WORKS = ("full", "lora")
-NARROW = ["--recipe=bf16", "--weights=bf16", "--optimizer-state=bf16", "--masters=none"]
 SMALL = ["--recipe=bf16", "--weights=bf16", "--optimizer-state=8bit", "--masters=none", "--release-gradients"]
 OURS = {
     "full-fp32": ["--recipe=fp32"],
     "full-bf16": ["--recipe=bf16"],
     "full-fp8": ["--recipe=fp8"],
-    "full-narrow": NARROW,
+    "full-narrow": ["--recipe=bf16", "--weights=bf16", "--optimizer-state=bf16", "--masters=none"],
     "full-small": SMALL,
     "full-smallest": [*SMALL, "--checkpoint-activations"],
     "lora-bf16": ["--recipe=bf16", "--weights=bf16", f"--lora-rank={RANK}"],

@@ -24,6 +24,8 @@ void write_text(std::string_view text) { expect_written(put(text) && std::fflush
 
 void write_line(std::string_view text) { expect_written(put(text) && std::putchar('\n') != EOF); }
 
+void expect_all_written() { expect_written(std::fflush(stdout) == 0 && std::ferror(stdout) == 0); }
+
 std::string harmless(std::string_view text) {
   if (isatty(STDOUT_FILENO) == 0) return std::string(text);
   std::string shown;

@@ -9,6 +9,8 @@ namespace plimsoll::cli {
 // Shown at once.
 void write_text(std::string_view text);
 void write_line(std::string_view text);
+// All until now: most commands write to a buffer of the C library.
+void expect_all_written();
 
 // Text that a model wrote or a data file holds, to be written: as it is, or for a terminal with its control characters
 // spelled, such as \x1b, so that none moves the cursor or changes colours. Newlines and tabs stay.

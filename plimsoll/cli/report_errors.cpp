@@ -10,6 +10,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/cli/command.h"
+#include "plimsoll/cli/output.h"
 #include "plimsoll/io/mapping_guard.h"
 
 namespace plimsoll::cli {
@@ -26,8 +27,7 @@ int report_errors(const std::function<int()>& body) {
   try {
     const int exit_code = body();
     io::check_mapped_files();
-    // Most commands write to a buffer of the C library, which says only now whether all of it arrived.
-    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) return report("output: cannot write", kExitFailed);
+    expect_all_written();
     return exit_code;
   } catch (const app::UsageError& error) {
     return report(error.what(), kExitUsage);

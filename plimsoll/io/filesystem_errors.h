@@ -14,7 +14,7 @@ auto with_our_errors(const Body& body) {
     return body();
   } catch (const std::filesystem::filesystem_error& error) {
     const std::string &first = error.path1().native(), &second = error.path2().native();
-    if (!second.empty()) fail("{}: cannot copy {} there: {}", second, first, error.code().message());
+    if (!second.empty()) fail("{} to {}: {}", first, second, error.code().message());
     fail("{}: {}", first, error.code().message());
   }
 }
