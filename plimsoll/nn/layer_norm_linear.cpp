@@ -51,7 +51,8 @@ ops::NormOutput LayerNormLinearImpl::forward(const at::Tensor& x, const at::Tens
   if (has_lora() || ObservedInputs::are_wanted()) {
     result = ops::norm(input, norm_options(), ops::dtype_of(scaling.recipe->high_precision_format()));
     ObservedInputs::show(path(), result.output);
-    result.output = products_.front().adapted(ops::linear(result.output, whole, bias.joined(), scaling), result.output);
+    result.output = products_.front().adapted(
+        result.output, [&](const at::Tensor& normed) { return ops::linear(normed, whole, bias.joined(), scaling); });
   } else {
     result = ops::norm_linear(input, norm_options(), whole, bias.joined(), scaling);
   }

@@ -68,13 +68,15 @@ ops::NormOutput LayerNormMlpImpl::run_adapted(const ops::NormInput& input, const
   const watch::AuditedLayer fc1(fc1_->name);
   ops::NormOutput result = ops::norm(input, norm_options(), ops::dtype_of(scaling.fc1.recipe->high_precision_format()));
   ObservedInputs::show(fc1_->name, result.output);
-  const at::Tensor inner = products_[0].adapted(
-      ops::linear(result.output, weights.fc1_weight, weights.fc1_bias, scaling.fc1), result.output);
+  const at::Tensor inner = products_[0].adapted(result.output, [&](const at::Tensor& normed) {
+    return ops::linear(normed, weights.fc1_weight, weights.fc1_bias, scaling.fc1);
+  });
   const at::Tensor activated = ops::activation(inner, activation_);
   const watch::AuditedLayer fc2(fc2_->name);
   ObservedInputs::show(fc2_->name, activated);
-  result.output =
-      products_[1].adapted(ops::linear(activated, weights.fc2_weight, weights.fc2_bias, scaling.fc2), activated);
+  result.output = products_[1].adapted(activated, [&](const at::Tensor& of_fc2) {
+    return ops::linear(of_fc2, weights.fc2_weight, weights.fc2_bias, scaling.fc2);
+  });
   return result;
 }
 

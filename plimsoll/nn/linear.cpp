@@ -48,7 +48,8 @@ at::Tensor LinearImpl::forward(const at::Tensor& x, std::optional<bool> is_first
                                                       : amp::linear_scaling(state_, whole, is_first_microbatch);
   scaling.save_input = options.save_input;
   ObservedInputs::show(state_->name, x);
-  return products_.front().adapted(ops::linear(x, whole, bias.joined(), scaling), x);
+  return products_.front().adapted(
+      x, [&](const at::Tensor& input) { return ops::linear(input, whole, bias.joined(), scaling); });
 }
 
 }  // namespace plimsoll::nn

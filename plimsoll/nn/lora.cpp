@@ -7,7 +7,6 @@
 
 #include "plimsoll/nn/checks.h"
 #include "plimsoll/nn/undrawn.h"
-#include "plimsoll/ops/linear/low_rank.h"
 
 namespace plimsoll::nn {
 
@@ -47,11 +46,11 @@ void LoraImpl::pretty_print(std::ostream& stream) const {
          << ", parts=" << parts.size() << ")";
 }
 
-at::Tensor LoraImpl::forward(const at::Tensor& y, const at::Tensor& x) const {
+at::Tensor LoraImpl::forward(const at::Tensor& x, const ops::LayerOfInput& layer) const {
   std::vector<ops::LowRank> adapters;
   for (size_t i = 0; i < parts.size(); ++i) adapters.push_back({a[i], b[i], parts[i].first_row});
-  return ops::add_low_rank(y, x, adapters,
-                           {.factor = options.scaling(), .dropout = is_training() ? options.dropout : 0});
+  return ops::with_low_rank(x, adapters, {.factor = options.scaling(), .dropout = is_training() ? options.dropout : 0},
+                            layer);
 }
 
 at::Tensor LoraImpl::delta(size_t part) const {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "plimsoll/ops/linear/low_rank.h"
+
 namespace plimsoll::nn {
 
 // Rows of the layer's weight that have an adapter of their own: q_proj in a fused [q; k; v].
@@ -38,8 +40,8 @@ class LoraImpl : public torch::nn::Cloneable<LoraImpl> {
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // x [..., in_features], y what the layer makes of it -> the sum, in the dtype of y.
-  at::Tensor forward(const at::Tensor& y, const at::Tensor& x) const;
+  // x [..., in_features] -> what the layer makes of it, with what its adapters add, in the layer's dtype.
+  at::Tensor forward(const at::Tensor& x, const ops::LayerOfInput& layer) const;
   // Sum that merging adds to the rows of a part: scaling * B A, FP32.
   at::Tensor delta(size_t part) const;
 

@@ -90,7 +90,8 @@ TEST(NnLora, ALayerIsItsProductAndWhatAdaptersAdd) {
   randomize_adapters(*linear);
   const auto parameters = linear->named_parameters();
   const at::Tensor &a = parameters["lora.some_A"], &b = parameters["lora.some_B"];
-  EXPECT_TRUE(at::equal(linear->forward(x), ops::add_low_rank(base, x, {{a, b, 5}}, {.factor = 6.0 / 9})));
+  EXPECT_TRUE(at::equal(linear->forward(x), ops::with_low_rank(x, {{a, b, 5}}, {.factor = 6.0 / 9},
+                                                               [&](const at::Tensor&) { return base.clone(); })));
   EXPECT_DOUBLE_EQ((LoraOptions{.rank = 9, .alpha = 6, .rank_stabilized = true}.scaling()), 2);
   EXPECT_THROW(linear->add_lora("", Lora(kIn, std::vector<LoraPart>{{"more", 0, 3}}, LoraOptions{})), c10::Error);
 }

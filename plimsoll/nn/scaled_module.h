@@ -29,10 +29,10 @@ class ScaledLayer {
     const LoraImpl* adapters() const;
     // Whether its operands may be codes: neither the model nor a plan has it in high precision.
     bool takes_codes() const { return has_codes && !state->high_precision; }
-    // The output of the product for x, with what adapters add.
-    at::Tensor adapted(const at::Tensor& output, const at::Tensor& x) const {
+    // The output of the product, which `layer` makes of x, with what adapters add.
+    at::Tensor adapted(const at::Tensor& x, const ops::LayerOfInput& layer) const {
       const LoraImpl* added = adapters();
-      return added == nullptr ? output : added->forward(output, x);
+      return added == nullptr ? layer(x) : added->forward(x, layer);
     }
   };
 

@@ -55,6 +55,12 @@ struct WithMagnitude {
   }
 };
 
+// Adapters of a layer that makes y, whatever x is.
+at::Tensor add_low_rank(const at::Tensor& y, const at::Tensor& x, const std::vector<LowRank>& adapters,
+                        const LowRankOptions& options) {
+  return with_low_rank(x, adapters, options, [&](const at::Tensor&) { return y.clone(); });
+}
+
 TEST(LowRank, OutputAndGradientsAreNearDouble) {
   at::manual_seed(1);
   for (const auto& [tokens, in, rank] : {std::array<int64_t, 3>{1, 1, 1}, {5, 33, 4}, {600, 70, 17}}) {
@@ -105,6 +111,42 @@ TEST(LowRank, ARowHasTheSameBitsInEveryBatchAndOnAnyNumberOfThreads) {
                      all.narrow(0, row, 1), "row");
       }
     }
+  }
+}
+
+TEST(LowRank, WhatAdaptersAddToTheGradientsOfTheLayerIsWhatTheyAreAlone) {
+  at::manual_seed(7);
+  const auto whole = [](at::IntArrayRef sizes) { return at::randint(-1, 2, sizes); };  // whose sums are exact in BF16
+  for (const double dropout : {0.0, 0.5}) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor a = leaf(whole({4, 9}).to(at::kFloat)), b = leaf(whole({7, 4}).to(at::kFloat));
+      const at::Tensor x = leaf(whole({2, 30, 9}), dtype), grad = whole({2, 30, 9}).to(dtype);
+      const auto run = [&](const LayerOfInput& layer) {
+        at::manual_seed(8);
+        x.mutable_grad() = at::Tensor();
+        const at::Tensor output = with_low_rank(x, {{a, b, 1}}, {.dropout = dropout}, layer);
+        torch::autograd::backward({output}, {grad});
+        return std::pair(output.detach(), x.grad());
+      };
+      const auto [sum, both] = run([](const at::Tensor& input) { return input * 2; });
+      const auto [zeros, alone] = run([](const at::Tensor& input) { return at::zeros_like(input); });
+      const at::NoGradGuard no_grad;
+      const std::string what = std::string(c10::toString(dtype)) + ", dropout " + std::to_string(dropout);
+      EXPECT_NE(alone.abs().max().item<float>(), 0) << what;
+      expect_equal(sum, 2 * x + zeros, what);
+      expect_equal(both, 2 * grad + alone, what);
+    }
+  }
+}
+
+TEST(LowRank, AnInputWithoutAGradientAsksTheLayerForNone) {
+  const at::Tensor a = leaf(at::ones({2, 5})), b = leaf(at::ones({4, 2}));
+  for (const bool wanted : {false, true}) {
+    const at::Tensor x = at::ones({3, 5}).set_requires_grad(wanted);
+    with_low_rank(x, {{a, b, 0}}, {}, [&](const at::Tensor& input) {
+      EXPECT_EQ(input.requires_grad(), wanted);
+      return at::zeros({3, 4});
+    });
   }
 }
 
