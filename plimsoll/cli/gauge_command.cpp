@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
 
@@ -23,6 +25,7 @@ constexpr size_t kRows = 8;  // of the tensors with least headroom
 
 struct GaugeCommand {
   app::GaugeOptions options;
+  std::optional<int64_t> step_targets;
   int64_t threads = 0;
   std::filesystem::path audit;
 };
@@ -120,7 +123,10 @@ json gauge_until_interrupted(app::GaugeOptions options) {
   return app::gauge_checkpoint(options);
 }
 
-int run_gauge(const GaugeCommand& command) {
+int run_gauge(GaugeCommand& command) {
+  if (command.step_targets && !command.options.train) app::refuse("gauge: expected --train beside --step-targets");
+  command.options.step_targets = command.step_targets.value_or(command.options.step_targets);
+  command.options.progress = [](const std::string& what) { write_line(fmt::format("measuring {}", what)); };
   use_threads(command.threads);
   AuditFile audit(command.audit);
   const json certificate = gauge_until_interrupted(command.options);
@@ -153,8 +159,8 @@ Command gauge_command() {
                    "exponents at most whose FP16 error is measured, of a decoder; 0: amaxes alone choose"},
                   {"train", "", toggle(options.train),
                    "the gradients count, too, and the certificate says which loss scale FP16 training needs"},
-                  {"step-targets", "N", integer(options.step_targets, {.from = 1, .to = int64_t{1} << 40}),
-                   "--train: tokens that count in a step, whose loss is their mean"},
+                  {"step-targets", "N", integer(command->step_targets, {.from = 1, .to = int64_t{1} << 40}),
+                   "--train: tokens that count in a step, whose loss is their mean (2048)"},
                   {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
                   {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
                    "written to calibrate the decoder on, for inputs without decoder_input_ids"},

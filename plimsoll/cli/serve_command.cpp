@@ -74,6 +74,8 @@ int run_serve(ServeCommand& command) {
     app::refuse("--max-context: expected 0, or at least {} for a prompt and its reply, got {}", serve::kLeastContext,
                 command.engine.max_context);
   }
+  command.server.port = static_cast<int>(command.port);
+  serve::expect_free_address(command.server);
   use_threads(command.threads);
   app::JsonLines lines = app::JsonLines::create(command.json);
   std::mutex log;
@@ -98,7 +100,6 @@ int run_serve(ServeCommand& command) {
     command.engine.adapters[name] = models::read_adapter(*model.decoder, directory);
   }
   command.server.request_timeout = std::chrono::duration<double>(command.request_timeout);
-  command.server.port = static_cast<int>(command.port);
   // A thread each: for those that are served, those that wait, and a few that ask for something else.
   command.server.connections = command.engine.max_batch + command.engine.queue + 16;
   const app::InterruptScope interrupt;

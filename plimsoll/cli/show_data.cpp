@@ -53,7 +53,7 @@ void show_data(const app::FinetuneOptions& options) {
     write_line(marked(*example, *tokenizer, marks()));
     lines.write({{"place", example->place}, {"tokens", example->tokens}, {"counts", example->counts}});
   }
-  write_line(fmt::format("{} examples to train on, {} held out; {} cut, {} skipped", data.training, data.held_out,
+  write_line(fmt::format("examples: {} to train on, {} held out; {} cut, {} skipped", data.training, data.held_out,
                          data.cut, data.skipped));
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
@@ -93,10 +94,43 @@ void fill_sampling(const T5Command& command, models::T5GenerationOptions& genera
   sampling.top_p = command.top_p.value_or(sampling.top_p);
 }
 
+// Options that are of one task alone.
+constexpr std::array<std::pair<std::string_view, Task>, 15> kOptionsOfTasks = {{
+    {"target", Task::kScore},
+    {"out", Task::kEncode},
+    {"max-new-tokens", Task::kGenerate},
+    {"min-new-tokens", Task::kGenerate},
+    {"beams", Task::kGenerate},
+    {"length-penalty", Task::kGenerate},
+    {"early-stopping", Task::kGenerate},
+    {"sample", Task::kGenerate},
+    {"temperature", Task::kGenerate},
+    {"top-k", Task::kGenerate},
+    {"top-p", Task::kGenerate},
+    {"repetition-penalty", Task::kGenerate},
+    {"no-repeat-ngram-size", Task::kGenerate},
+    {"bad-words", Task::kGenerate},
+    {"stream", Task::kGenerate},
+}};
+
+void refuse_other_tasks(Task task, const nlohmann::json& given, const nlohmann::json& defaults) {
+  for (const auto& [name, its_task] : kOptionsOfTasks) {
+    const std::string key(name);
+    if (its_task == task || given.value(key, nlohmann::json()) == defaults.value(key, nlohmann::json())) continue;
+    app::refuse("t5 {}: expected no --{}, which is of t5 {}", recipe::name_of(kTasks, std::optional(task)), name,
+                recipe::name_of(kTasks, std::optional(its_task)));
+  }
+}
+
 int run_t5(T5Command& command) {
   fill_sampling(command, command.options.generation);
   if (command.options.generation.beams > 1 && command.options.generation.samples) {
     app::refuse("t5: expected --beams or --sample, got both");
+  }
+  const models::T5GenerationOptions& generation = command.options.generation;
+  if (generation.rules.min_new_tokens > generation.max_new_tokens) {
+    app::refuse("t5: expected --min-new-tokens of at most --max-new-tokens, got {} and {}",
+                generation.rules.min_new_tokens, generation.max_new_tokens);
   }
   command.options.input = command.input.value_or("");
   command.options.target = command.target.value_or("");
@@ -131,7 +165,7 @@ Command t5_command() {
   options.warn = print_warning;
   models::T5GenerationOptions& generation = options.generation;
   constexpr Range<int64_t> kFromZero{.from = 0}, kFromOne{.from = 1, .to = 1 << 20};
-  return {
+  Command result{
       .name = "t5",
       .summary = "Read and write text with a T5: generate, encode (the encoder's outputs) or score (a target)",
       .options = {{"task", "generate|encode|score", choice(command->task, kTasks), "what to do", Need::kPositional},
@@ -173,7 +207,12 @@ Command t5_command() {
                   watch_option(command->watch),
                   audit_option(command->audit),
                   {"json", "FILE", path(command->json), "write one JSON object a result to FILE"}},
-      .run = [command](const nlohmann::json&) { return run_t5(*command); }};
+      .run = {}};
+  result.run = [command, defaults = configuration(result.options)](const nlohmann::json& given) {
+    refuse_other_tasks(*command->task, given, defaults);
+    return run_t5(*command);
+  };
+  return result;
 }
 
 }  // namespace plimsoll::cli

@@ -65,6 +65,14 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
       {{"compare", "/tmp"}, "compare: expected two directories of models, got 1"},
       {{"compare", "/tmp", "/tmp", "--steps", "3"}, "compare: expected no --steps beside DIR DIR"},
       {{"t5", "score", "now"}, "t5: unexpected argument 'now'"},
+      {{"t5", "score", "--model", "/tmp", "--input", "a", "--target", "b", "--beams", "2"},
+       "t5 score: expected no --beams, which is of t5 generate"},
+      {{"t5", "generate", "--model", "/tmp", "--input", "a", "--target", "b"},
+       "t5 generate: expected no --target, which is of t5 score"},
+      {{"t5", "generate", "--model", "/tmp", "--input", "a", "--min-new-tokens", "9", "--max-new-tokens", "5"},
+       "t5: expected --min-new-tokens of at most --max-new-tokens, got 9 and 5"},
+      {{"gauge", "--model", "/tmp", "--out", out, "--step-targets", "9"},
+       "gauge: expected --train beside --step-targets"},
       {{"t5", "generate", "--temprature", "0.7"}, "--temprature: unknown option, the nearest is --temperature"},
   };
   for (const Mistake& mistake : mistakes) {

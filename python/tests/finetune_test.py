@@ -105,7 +105,7 @@ def test_what_counts_stands_between_marks(model, tmp_path):
     expected = f"{tokenizer.decode(tokens[:before])}[[{tokenizer.decode(tokens[before:])}]]\n"
     for environment in ({}, {"NO_COLOR": "1"}):
         said = plimsoll(*words_of(model, path, "--show-data=1"), environment=environment).stdout
-        counts_line = "1 examples to train on, 0 held out; 0 cut, 0 skipped\n"
+        counts_line = "examples: 1 to train on, 0 held out; 0 cut, 0 skipped\n"
         assert said == f"{path}:1: {len(tokens)} tokens, {len(tokens) - before} count\n{expected}{counts_line}"
 
 

@@ -28,6 +28,7 @@
 #include "plimsoll/gauge/calibration.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/checkpoint.h"
+#include "plimsoll/io/error.h"
 #include "plimsoll/io/line_reader.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/load.h"
@@ -223,6 +224,7 @@ json gauge_language_model(const GaugeOptions& options) {
   GaugedRanges as_read;
   {
     gauge::Calibration calibration(*source.model);
+    options.progress(has_inputs ? "values in FP32" : "weights");
     inputs = observed({.windows = read_windows(options, source), .logits = {}, .check = options.check}, calibration,
                       source.vocabulary, directory.partial());
     as_read = ranges_of(*source.model, freedoms, has_inputs ? &calibration : nullptr);
@@ -234,6 +236,7 @@ json gauge_language_model(const GaugeOptions& options) {
                                                        .headroom_bits = static_cast<int>(options.headroom_bits)});
   models::Amaxes gradients;
   if (options.train) {
+    options.progress("gradients in FP32");
     gauge::Calibration calibration(*source.model);
     observe_gradients(calibration, inputs, options);
     gradients = calibration.gradient_amaxes(freedoms);
@@ -246,6 +249,8 @@ json gauge_language_model(const GaugeOptions& options) {
   json search = {{"measurements", 0}};
   if (has_inputs && options.measurements > 0) {
     std::function<double(const models::Exponents&)> counted;
+    options.progress(
+        io::compose("FP16's error of up to {} exponents on {} tokens each", options.measurements, some.tokens()));
     if (options.train) counted = [&](const models::Exponents& each) { return gradient_error(each, 1); };
     const gauge::MeasuredExponents found = search_fp16({.model = *source.model,
                                                         .narrow_weights = source.is_directory,
@@ -269,6 +274,7 @@ json gauge_language_model(const GaugeOptions& options) {
                                .headroom_bits = options.headroom_bits});
   certificate["search"] = std::move(search);
   if (options.train) {
+    options.progress("gradients in FP16 for the loss scale");
     const watch::AuditedRun run("loss scale");
     const double most = largest_loss_scale(freedoms, exponents, gradients, options.headroom_bits);
     const gauge::LossScaleChoice choice =
@@ -284,6 +290,7 @@ json gauge_language_model(const GaugeOptions& options) {
     certificate["norm_epsilon"] = gauged->norm_epsilon();
     rounded = rounded_weights(before, one_plus_weights(*gauged, freedoms), freedoms, exponents);
   }
+  options.progress("outputs of the new checkpoint");
   certificate.update(verify(directory.partial(), source, inputs));
   json& fp32 = certificate["fp32"];
   if (!rounded.empty()) {

@@ -162,6 +162,7 @@ json gauge_t5(const GaugeOptions& options) {
     models::T5ForConditionalGeneration model = models::load_t5(source, models::T5Dtype::kFp32, ignore);
     config = model->config;
     gauge::T5Calibration calibration(*model);
+    options.progress(options.calibrate.empty() ? "weights" : "values in FP32");
     {
       const watch::AuditedRun run("fp32");
       observed =
@@ -177,6 +178,7 @@ json gauge_t5(const GaugeOptions& options) {
       gauge::search(freedoms, ranges.weights, ranges.values, static_cast<int>(options.headroom_bits));
   write_gauged({.source = source, .config = config, .freedoms = freedoms, .exponents = exponents}, directory.partial());
 
+  options.progress("outputs of the new checkpoint");
   const Verification verification(directory.partial(), observed, options.check);
   io::check_mapped_files();
   if (!verification.identical()) refuse_other_bits(options.model);

@@ -122,7 +122,26 @@ nlohmann::json log_line(const Exchange& exchange, const httplib::Request& reques
   return nlohmann::json::parse(dump(line));  // a path may be no UTF-8
 }
 
+// The port that the server listens at.
+int listen_at(httplib::Server& server, const ServerOptions& options) {
+  // In place of httplib's own, which let two servers have one port.
+  server.set_socket_options([](socket_t socket) {
+    const int yes = 1;
+    ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  });
+  const int port = options.port == 0 ? server.bind_to_any_port(options.host) : options.port;
+  if (port <= 0 || (options.port != 0 && !server.bind_to_port(options.host, port))) {
+    app::fail("serve: expected an address that is free, got {}:{}", options.host, options.port);
+  }
+  return port;
+}
+
 }  // namespace
+
+void expect_free_address(const ServerOptions& options) {
+  httplib::Server server;
+  listen_at(server, options);
+}
 
 class Server::Http final : public httplib::Server {
  public:
@@ -133,17 +152,9 @@ class Server::Http final : public httplib::Server {
         key_(digest_of("Bearer " + options_.api_key)) {
     new_task_queue = [this] { return workers_.release(); };
     set_tcp_nodelay(true);  // each event of a stream is sent at once
-    // In place of httplib's own, which let two servers have one port.
-    set_socket_options([](socket_t socket) {
-      const int yes = 1;
-      ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-    });
     set_payload_max_length(static_cast<size_t>(options_.most_body_bytes));
     add_routes();
-    port_ = options_.port == 0 ? bind_to_any_port(options_.host) : options_.port;
-    if (port_ <= 0 || (options_.port != 0 && !bind_to_port(options_.host, port_))) {
-      app::fail("serve: expected an address that is free, got {}:{}", options_.host, options_.port);
-    }
+    port_ = listen_at(*this, options_);
     ::listen(svr_sock_, SOMAXCONN);  // httplib lets five clients wait for a thread
     try {
       workers_ = std::make_unique<Workers>(static_cast<size_t>(options_.connections));

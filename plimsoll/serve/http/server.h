@@ -25,6 +25,9 @@ struct ServerOptions {
   std::function<void(const nlohmann::json&)> log = {};
 };
 
+// Throws app::Error if nothing can listen there now, which is said before a model is read.
+void expect_free_address(const ServerOptions& options);
+
 class Server {
  public:
   // The engine has to outlive the server. Throws app::Error if it cannot listen there.
