@@ -43,7 +43,7 @@ ifeq ($(PRESET),tsan)
 pytest = echo "pytest: not under tsan, which sees no lock and no barrier of libtorch and its OpenMP runtime"
 endif
 
-.PHONY: help setup configure build program test benchmarks bench demo nightly fuzz attack gpu-check format check wheel package clean
+.PHONY: help setup configure build program test benchmarks bench tune demo nightly fuzz attack gpu-check format check wheel package clean
 
 help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
@@ -101,6 +101,9 @@ benchmarks: build ## build the benchmark programs
 
 bench: benchmarks ## benchmark every kernel against the machine's limit into bench.json (10 minutes)
 	@taskset -c 0 $(build)/bin/plimsoll_bench --benchmark_min_time=0.05 --benchmark_out=bench.json $(BENCH_FLAGS)
+
+tune: configure ## find the sizes of a product's blocks for this processor (under five minutes), and print the row that gives them to it
+	@ninja -C $(build) -j $(JOBS) gemm_tune && $(build)/bin/gemm_tune
 
 demo: configure ## train a small GPT in FP32, BF16 and FP8, compare them and draw a page (at most 5 minutes)
 	@ninja -C $(build) -j $(JOBS) plimsoll_train

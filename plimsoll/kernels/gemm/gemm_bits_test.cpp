@@ -7,6 +7,7 @@
 
 #include "plimsoll/kernels/gemm/gemm_packed.h"
 #include "plimsoll/kernels/gemm/gemm_test_support.h"
+#include "plimsoll/kernels/gemm/gemm_tiling.h"
 #include "plimsoll/kernels/testing.h"
 
 namespace plimsoll::kernels::testing {
@@ -52,6 +53,23 @@ TEST(GemmBits, DoNotDependOnThreads) {
           EXPECT_EQ(output, first) << describe(pair.a, pair.b, rows, columns, k, isa) << " threads " << threads;
           EXPECT_EQ(sum, first_sum) << describe(pair.a, pair.b, rows, columns, k, isa) << " threads " << threads;
         }
+      }
+    }
+  }
+}
+
+TEST(GemmBits, DoNotDependOnTheSizesOfBlocks) {
+  const int64_t m = 230, n = 170, k = 1100;
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    for (const Pair& pair : kPairs) {
+      Operand a(m, k, pair.a, 1), b(n, k, pair.b, 2);
+      if (format::is_fp8(pair.b)) b.add_scales(1, 32, Format::kE8m0, 3);
+      const std::vector<float> before = product(a, b, m, n, k);
+      for (const GemmTiling tiling : {GemmTiling{64, 1}, {128, 24}, {576, 200}, {2048, 4096}}) {
+        const ScopedGemmTilings sizes({.fp32 = tiling, .pairs = tiling, .tiles = tiling, .split = tiling});
+        EXPECT_EQ(product(a, b, m, n, k), before)
+            << describe(pair.a, pair.b, m, n, k, isa) << " " << tiling.k_block << ", " << tiling.a_kib;
       }
     }
   }

@@ -18,18 +18,18 @@ class BlockMultiplier {
         rows_(row_panels),
         columns_(column_panels) {
     const int64_t longest = dwords_of(product.k_blocks.length, product.dword);
-    const int64_t a_dwords = product.isa.block_panels * product.a_panel_dwords(product.k_blocks.length);
+    const int64_t a_dwords = product.block_panels * product.a_panel_dwords(product.k_blocks.length);
     a_ = scratch<uint32_t>(ScratchSlot::kGemmA, a_dwords + (is_ready_ ? 0 : longest * kBPitch));
     b_ = a_ + a_dwords;
     tile_size_ = product.isa.panel_rows * kTileColumns;
     if (product.tiles != nullptr) return;
     // With one k block a tile is finished at once and reused; else all of them wait for the last block.
-    const int64_t tiles = product.k_blocks.count == 1 ? 1 : product.isa.block_panels * columns_.size();
+    const int64_t tiles = product.k_blocks.count == 1 ? 1 : product.block_panels * columns_.size();
     tiles_ = scratch<float>(ScratchSlot::kGemmTile, tiles * tile_size_);
   }
 
   void run() {
-    const int64_t blocks = divide_up(rows_.size(), product_.isa.block_panels);
+    const int64_t blocks = divide_up(rows_.size(), product_.block_panels);
     for (int64_t block = 0; block < blocks; ++block) {
       const Range part = part_of(rows_.size(), block, blocks);
       block_rows_ = {rows_.begin + part.begin, rows_.begin + part.end};

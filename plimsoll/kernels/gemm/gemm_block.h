@@ -14,6 +14,7 @@ namespace plimsoll::kernels {
 struct Product {
   const Gemm& gemm;
   const GemmIsa& isa;
+  int64_t block_panels;  // of A at a time
   KBlocks k_blocks;
   Dword dword;   // that is multiplied
   Dword stored;  // of B packed beforehand
@@ -26,7 +27,7 @@ struct Product {
   SharedAmax amax = {};
 
   int64_t rows_in(int64_t row_panel) const;
-  int64_t a_panel_dwords(int64_t k) const;
+  int64_t a_panel_dwords(int64_t k) const { return isa.a_panel_dwords(k, dword); }
   void pack_a(Range row_panels, Range k, uint32_t* to) const;
   void pack_rows(uint32_t* to, int64_t stride) const;  // all of A
   void finish_tile(int64_t row_panel, int64_t column_panel, float* tile);
@@ -57,7 +58,7 @@ struct PackColumns {
 void pack_columns(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa, const PackColumns& args);
 
 // Row panels times column panels in the chunk's blocks of k, the epilogue behind the last of all. Unless chunk is packed as it is multiplied, at most
-// GemmIsa::block_panels row panels.
+// block_panels row panels.
 void multiply_rectangle(Product& product, const ColumnChunk& chunk, Range row_panels, Range column_panels);
 
 // All row panels, at most kFewPanels, times column panels: each panel of B is read once, from its first k to its last.

@@ -17,6 +17,7 @@ namespace {
 // AVX-512's packing and epilogue.
 GemmIsa avx512_bf16_pairs() {
   GemmIsa isa = kGemmAvx512;
+  isa.tiling = &GemmTilings::pairs;
   isa.multiply = multiply_pairs_avx512_bf16;
   isa.multiply_few = multiply_few_pairs_avx512_bf16;
   isa.multiply_few_columns = multiply_few_columns_avx512_bf16;
@@ -28,7 +29,7 @@ GemmIsa amx_pairs() {
   GemmIsa isa = kGemmAvx512;
   isa.panel_rows = 32;
   isa.few_rows = 0;
-  isa.block_panels = 8;  // 256 KiB of A
+  isa.tiling = &GemmTilings::tiles;
   isa.a_pitch = 32;
   isa.a_step = 16;
   isa.thread_grain = 16 * kThreadGrain;  // TDPBF16PS did 15 times the FP32 multiply-adds of the machine it was tried on
@@ -43,7 +44,7 @@ GemmIsa amx_pairs() {
 
 GemmIsa amx_split() {
   GemmIsa isa = amx_pairs();
-  isa.block_panels = 4;  // 512 KiB of A, whose dwords stand there twice
+  isa.tiling = &GemmTilings::split;
   isa.a_pitch = 64;
   isa.thread_grain /= 4;
   isa.pack_b = pack_b_split_avx512;

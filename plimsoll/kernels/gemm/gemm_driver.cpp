@@ -11,7 +11,8 @@
 namespace plimsoll::kernels {
 namespace {
 
-constexpr int64_t kPackGrain = 4;  // panels
+constexpr int64_t kPackGrain = 4;       // panels
+constexpr int64_t kPackedAtOnce = 512;  // k of a panel that is packed beforehand
 
 enum class BSource {
   kPackedBefore,  // args.packed_b as it is
@@ -115,7 +116,7 @@ void multiply_chunk(Product& product, const ColumnChunk& chunk, int64_t threads)
   const Grid grid = whole_rows ? Grid{1, std::min(threads, columns)}
                                : choose_grid(product.row_panels, product.isa.panel_rows, columns, threads);
   // A thread's rows come in blocks in any case. Where all threads have work, each block is a piece that another can take over.
-  const int64_t blocks = divide_up(divide_up(product.row_panels, grid.row_parts), product.isa.block_panels);
+  const int64_t blocks = divide_up(divide_up(product.row_panels, grid.row_parts), product.block_panels);
   const int64_t row_parts = few || threads < runtime::threads() ? grid.row_parts : grid.row_parts * blocks;
   runtime::parallel_for(row_parts * grid.column_parts, 1, [&](int64_t begin, int64_t end) {
     const Multiplying multiplying(product.isa);
@@ -195,7 +196,7 @@ Dword stored_dword_of(const GemmOperand& b, int64_t k, const GemmLevel& level) {
 void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, const GemmLevel& level,
                    uint32_t* packed) {
   const bool split = layout.dword == Dword::kFp16Split;
-  const KBlocks blocks(layout.k);
+  const KBlocks blocks(layout.k, kPackedAtOnce);
   pack_chunk(b, n, blocks,
              {.panels = {0, layout.panels}, .k_blocks = {0, blocks.count}, .layout = layout, .is_stored = true},
              split ? *level.fp16_split : *level.fp32, packed);
@@ -208,16 +209,18 @@ float multiply(const Gemm& args, const GemmLevel& level) {
   }
   const Dword dword = common_dword(args.a, args.b, args.k, level), stored = stored_dword_of(args.b, args.k, level);
   const GemmIsa& isa = isa_of(dword, level);
+  const GemmTiling& tiling = gemm_tilings().*isa.tiling;
+  const KBlocks k_blocks(args.k, tiling.k_block);
+  const int64_t block_panels = panels_in(tiling.a_kib * 1024, isa.a_panel_dwords(k_blocks.length, dword) * 4);
   const int64_t row_panels = divide_up(args.m, isa.panel_rows), column_panels = divide_up(args.n, kTileColumns);
   const int64_t work = args.m * args.n * args.k;
   const int64_t threads = std::clamp<int64_t>(work / isa.thread_grain, 1, runtime::threads());
 
-  const BSource source = row_panels <= isa.block_panels     ? BSource::kAsNeeded
+  const BSource source = row_panels <= block_panels         ? BSource::kAsNeeded
                          : args.packed_b == nullptr         ? BSource::kPackedHere
                          : stored == dword && !isa.halves_b ? BSource::kPackedBefore
                                                             : BSource::kExpanded;
   const bool whole = source == BSource::kPackedBefore || source == BSource::kAsNeeded;
-  const KBlocks k_blocks(args.k);
   const int64_t tile_dwords = row_panels * isa.panel_rows * kTileColumns;  // of one panel of B
   const PackedPart part =
       whole ? PackedPart{column_panels, k_blocks.count} : packed_at_a_time(k_blocks, dword, tile_dwords, column_panels);
@@ -230,6 +233,7 @@ float multiply(const Gemm& args, const GemmLevel& level) {
 
   Product product = {.gemm = args,
                      .isa = isa,
+                     .block_panels = block_panels,
                      .k_blocks = k_blocks,
                      .dword = dword,
                      .stored = stored,

@@ -8,6 +8,8 @@
 #include <cstdint>
 
 #include "plimsoll/kernels/gemm/gemm.h"
+#include "plimsoll/kernels/gemm/gemm_tiling.h"
+#include "plimsoll/runtime/divide_up.h"
 
 namespace plimsoll::kernels {
 
@@ -162,8 +164,8 @@ inline constexpr int64_t kThreadGrain = int64_t{1} << 19;
 // The microkernels of one kind of dword, and what goes with their panels.
 struct GemmIsa {
   int64_t panel_rows;
-  int64_t few_rows;           // that multiply_few takes at most; 0 where there is none
-  int64_t block_panels = 12;  // multiplied with each B panel before the next: the packed A block stays in L2
+  int64_t few_rows;  // that multiply_few takes at most; 0 where there is none
+  GemmTiling GemmTilings::*tiling = &GemmTilings::fp32;
   bool halves_b = false;      // its microkernel takes half a B panel at a time, which lies best by itself
   int64_t a_pitch = kAPitch;  // dwords of an A panel for each k dword
   int64_t a_step = 1;         // k dwords that A panels are rounded up to, with zeros
@@ -178,6 +180,10 @@ struct GemmIsa {
   void (*multiply)(const TileProduct&);
   void (*multiply_few)(const FewRowsProduct&) = nullptr;
   void (*multiply_few_columns)(const FewRowsOfColumns&) = nullptr;  // where it does better than packing
+
+  constexpr int64_t a_panel_dwords(int64_t k, Dword dword) const {
+    return runtime::divide_up(dwords_of(k, dword), a_step) * a_step * a_pitch;
+  }
 };
 
 // Kinds of dword that an instruction set multiplies. Operands of a narrow kind that it has no product for go to FP32.

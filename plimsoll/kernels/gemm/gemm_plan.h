@@ -10,8 +10,6 @@
 
 namespace plimsoll::kernels {
 
-// Longest k block: an A panel (16 dwords wide) of it is 32 KiB and stays in L1 while a B panel streams by.
-inline constexpr int64_t kLongestKBlock = 512;
 // At most so many row panels read B once, without blocks of k, while A stays in L2.
 inline constexpr int64_t kFewPanels = 2;
 // Packing an element of A costs about as much as this many multiply-adds with it.
@@ -31,17 +29,22 @@ constexpr Range part_of(int64_t count, int64_t index, int64_t parts) {
   return {count * index / parts, count * (index + 1) / parts};
 }
 
-// Blocks of k depend on k alone, and partial sums continue from block to block, so the bits depend on neither.
+// Blocks of k, at most `longest`, a multiple of 64. Partial sums continue from block to block, so the bits do not depend on them.
 struct KBlocks {
   int64_t k, length, count;  // count >= 1, also for k = 0
 
-  explicit constexpr KBlocks(int64_t k_total)
+  constexpr KBlocks(int64_t k_total, int64_t longest)
       : k(k_total),
-        length(std::max<int64_t>(divide_up(divide_up(k, std::max<int64_t>(divide_up(k, kLongestKBlock), 1)), 64) * 64,
-                                 64)),
+        length(std::max<int64_t>(divide_up(divide_up(k, std::max<int64_t>(divide_up(k, longest), 1)), 64) * 64, 64)),
         count(std::max<int64_t>(divide_up(k, length), 1)) {}
   constexpr Range block(int64_t index) const { return {index * length, std::min((index + 1) * length, k)}; }
 };
+
+// Row panels whose packed A takes at most so many bytes; few, so that threads can take over blocks from one another.
+constexpr int64_t panels_in(int64_t bytes, int64_t panel_bytes) {
+  constexpr int64_t kMost = 16;
+  return std::clamp<int64_t>(bytes / std::max<int64_t>(panel_bytes, 1), 1, kMost);
+}
 
 // Places of packed B panels: one after the other, each with all of k (and up to three more, so that whole stored quads
 // can be decoded), so that few rows read B as one stream. k_begin is a multiple of 64.

@@ -7,18 +7,26 @@ namespace {
 
 TEST(GemmPlan, KBlocksCoverKInOrder) {
   for (int64_t k = 0; k < 5000; k = k < 70 ? k + 1 : k + 37) {
-    const KBlocks blocks(k);
+    constexpr int64_t kLongest = 512;
+    const KBlocks blocks(k, kLongest);
     int64_t end = 0;
     for (int64_t i = 0; i < blocks.count; ++i) {
       const Range block = blocks.block(i);
       EXPECT_EQ(block.begin, end);
       EXPECT_EQ(block.begin % 64, 0);
-      EXPECT_LE(block.size(), kLongestKBlock);
+      EXPECT_LE(block.size(), kLongest);
       EXPECT_TRUE(block.size() > 0 || k == 0);
       end = block.end;
     }
     EXPECT_EQ(end, k);
   }
+}
+
+TEST(GemmPlan, PanelsOfAFillTheirBytes) {
+  EXPECT_EQ(panels_in(384 << 10, 32 << 10), 12);
+  EXPECT_EQ(panels_in(384 << 10, 200 << 10), 1);
+  EXPECT_EQ(panels_in(384 << 10, 1 << 20), 1);
+  EXPECT_EQ(panels_in(384 << 10, 0), 16);
 }
 
 TEST(GemmPlan, PackedPanelsDoNotOverlap) {
@@ -58,7 +66,7 @@ TEST(GemmPlan, FewPanelsArePackedTogether) {
 TEST(GemmPlan, PartsOfKAndTheirTilesAreWithinTheLimitOrAllOfKIsTaken) {
   int cut = 0;
   for (int64_t k_total : {0, 600, 16384, 20000, 151936, 4000000}) {
-    const KBlocks k(k_total);
+    const KBlocks k(k_total, 512);
     const int64_t panel_dwords = PackedLayout{k_total, 1, Dword::kBf16Pair}.panel_dwords();
     for (int64_t panels : {1, 18, 48, 100000}) {
       for (int64_t rows : {200, 2000, 9000}) {

@@ -10,10 +10,6 @@ int64_t Product::rows_in(int64_t row_panel) const {
   return std::min(isa.panel_rows, gemm.m - row_panel * isa.panel_rows);
 }
 
-int64_t Product::a_panel_dwords(int64_t k) const {
-  return divide_up(dwords_of(k, dword), isa.a_step) * isa.a_step * isa.a_pitch;
-}
-
 void Product::pack_a(Range panels, Range k, uint32_t* to) const {
   isa.pack_a({.operand = &gemm.a,
               .row_begin = panels.begin * isa.panel_rows,

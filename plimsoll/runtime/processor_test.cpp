@@ -1,10 +1,12 @@
-#include "plimsoll/runtime/vector_width.h"
+#include "plimsoll/runtime/processor.h"
 
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <map>
 #include <string>
+
+#include "plimsoll/runtime/vector_width.h"
 
 namespace plimsoll::runtime {
 namespace {
@@ -19,6 +21,16 @@ std::map<std::string, std::string> cpu_information() {
       rows[line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1)] = line.substr(colon + 2);
   }
   return rows;
+}
+
+TEST(Processor, IsTheOneThatLinuxNames) {
+  auto rows = cpu_information();
+  if (!rows.contains("cpu family")) GTEST_SKIP() << "no /proc/cpuinfo of an x86 processor";
+  const Processor here = processor();
+  EXPECT_EQ(here.vendor == Processor::Vendor::kAmd, rows["vendor_id"] == "AuthenticAMD");
+  EXPECT_EQ(here.vendor == Processor::Vendor::kIntel, rows["vendor_id"] == "GenuineIntel");
+  EXPECT_EQ(std::to_string(here.family), rows["cpu family"]);
+  EXPECT_EQ(std::to_string(here.model), rows["model"]);
 }
 
 TEST(VectorWidth, IsSplitOnTheAmdFamilyThatLinuxNames) {
