@@ -78,7 +78,8 @@ def test_an_interrupted_gauge_leaves_nothing(tmp_path):
     folder, _, inputs = directory(overflowing("llama"), tmp_path)
     words = ["gauge", "--model", folder, "--calibrate", inputs, "--out", tmp_path / "out"]
     output, error, code = interrupted(words, (tmp_path / "out.partial").exists)
-    assert (output, error, code) == ("", "plimsoll: gauge: interrupted, nothing is written\n", 130)
+    assert output == "" or output.startswith("measuring ")
+    assert (error, code) == ("plimsoll: gauge: interrupted, nothing is written\n", 130)
     assert sorted(tmp_path.iterdir()) == [inputs, folder]
 
 

@@ -175,7 +175,8 @@ def test_an_interrupted_gauge_leaves_nothing(tmp_path):
     folder = save(make("v1.1", **ENCODER), tmp_path / "model")
     words = ["gauge", "--model", folder, "--out", tmp_path / "out"]
     output, error, code = interrupted(words, (tmp_path / "out.partial").exists)
-    assert (output, error, code) == ("", "plimsoll: gauge: interrupted, nothing is written\n", 130)
+    assert output == "" or output.startswith("measuring ")
+    assert (error, code) == ("plimsoll: gauge: interrupted, nothing is written\n", 130)
     assert list(tmp_path.iterdir()) == [folder]
 
 
