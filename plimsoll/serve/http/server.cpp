@@ -3,6 +3,7 @@
 #include <malloc.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -139,7 +140,14 @@ int listen_at(httplib::Server& server, const ServerOptions& options) {
 }  // namespace
 
 void expect_free_address(const ServerOptions& options) {
-  httplib::Server server;
+  // httplib closes the socket of a server that ran, and of no other.
+  class Unused : public httplib::Server {
+   public:
+    ~Unused() override {
+      if (svr_sock_ != INVALID_SOCKET) ::close(svr_sock_);
+    }
+  };
+  Unused server;
   listen_at(server, options);
 }
 
