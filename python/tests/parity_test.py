@@ -149,7 +149,9 @@ def test_results_of_t5_that_are_not_finite_are_exit_code_3(tmp_path, task):
     theirs = make("v1.1")
     theirs.encoder.block[1].layer[1].DenseReluDense.wo.weight[3] *= 3e5
     data = write_ids(tmp_path / "in.jsonl", *inputs(theirs, [9, 7]))
-    arguments = ["--model", save(theirs, tmp_path / "model"), "--input", data, "--target", data, "--json", tmp_path / "out"]
+    arguments = ["--model", save(theirs, tmp_path / "model"), "--input", data, "--json", tmp_path / "out"]
+    if task == "score":
+        arguments += ["--target", data]
     for dtype, code in (("fp32", 0), ("fp16", 3)):
         command = [PROGRAM, "t5", task, *arguments, "--dtype", dtype, "--fixes", "none"]
         done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=300, check=False)
