@@ -105,20 +105,36 @@ class Direction {
 
   bool wanted() const { return lines_.codes != nullptr; }
 
+  // Whether the scale is made from an amax that nobody has found yet.
+  bool wants_amax() const { return wanted() && format::is_nvfp4(scaling_) && lines_.tensor_amax == nullptr; }
+
+  // FP32 bits.
+  int32_t amax(const TilePlace& at) const {
+    const Fp4Tile tile = tile_of(at);
+    return along_ == Along::kRows ? loops_.row_amax(tile) : loops_.column_amax(tile);
+  }
+
+  // found: the amax, where it is wanted.
+  void set_scale(float found) {
+    if (!wanted()) return;
+    if (format::is_nvfp4(scaling_)) {
+      encode_scale_ = format::Nvfp4::encode_scale(wants_amax() ? found : *lines_.tensor_amax, scaling_);
+    }
+    if (lines_.tensor_scale != nullptr) *lines_.tensor_scale = 1.0f / encode_scale_;
+  }
+
   // errors: nullptr where nobody wants them.
-  Fp4TileResult run(const TilePlace& at, bool encode, ErrorSums* errors) const {
+  Fp4TileResult run(const TilePlace& at, ErrorSums* errors) const {
     const bool by_row = along_ == Along::kRows;
     const int64_t line = by_row ? at.row : at.col, place = by_row ? at.col : at.row;
     const bool corrects = scaling_ == format::Fp4Scaling::kMsEden;
     const int64_t drawn = corrects ? runtime::divide_up(x_.cols, 16) : x_.cols;  // numbers of a row
-    Fp4Tile tile = tile_at(x_, at, scaling_);
+    Fp4Tile tile = tile_of(at);
     tile.encode_scale = encode_scale_;
-    tile.codes = encode ? lines_.codes + line * lines_.codes_stride + place / 2 : nullptr;
+    tile.codes = lines_.codes + line * lines_.codes_stride + place / 2;
     tile.codes_stride = lines_.codes_stride;
     tile.scale = lines_.scale + line * lines_.scale_stride + place / format::fp4_block(scaling_);
     tile.scale_stride = lines_.scale_stride;
-    tile.rotation = lines_.rotation.size;
-    tile.signs = signs_.data();
     tile.stochastic = lines_.noise.stochastic && !corrects;
     tile.stochastic_scales = lines_.noise.stochastic && corrects;
     tile.seed = lines_.noise.seed;
@@ -129,21 +145,12 @@ class Direction {
     return result;
   }
 
-  void set_scale() {
-    if (!wanted()) return;
-    if (format::is_nvfp4(scaling_)) {
-      const float amax = lines_.tensor_amax != nullptr ? *lines_.tensor_amax : find_amax();
-      encode_scale_ = format::Nvfp4::encode_scale(amax, scaling_);
-    }
-    if (lines_.tensor_scale != nullptr) *lines_.tensor_scale = 1.0f / encode_scale_;
-  }
-
  private:
-  float find_amax() const {
-    SharedAmax amax;
-    over_tiles(x_, {kFp4GroupRows, kFp4Chunk},
-               [&](const TilePlace& place) { amax.raise(run(place, /*encode=*/false, nullptr).amax); });
-    return amax.value();
+  Fp4Tile tile_of(const TilePlace& at) const {
+    Fp4Tile tile = tile_at(x_, at, scaling_);
+    tile.rotation = lines_.rotation.size;
+    tile.signs = signs_.data();
+    return tile;
   }
 
   const Matrix& x_;
@@ -154,6 +161,20 @@ class Direction {
   const QuantizeFp4Loops& loops_ = loops();
   float encode_scale_ = 1.0f;
 };
+
+// Scales of the directions that are wanted; x is read from memory once for the maxima that they need.
+void set_scales(const Matrix& x, Direction& by_row, Direction& by_column) {
+  const bool row_wants = by_row.wants_amax(), column_wants = by_column.wants_amax();
+  SharedAmax of_rows, of_columns;
+  if (row_wants || column_wants) {
+    over_tiles(x, {kFp4GroupRows, kFp4Chunk}, [&](const TilePlace& place) {
+      if (row_wants) of_rows.raise(by_row.amax(place));
+      if (column_wants) of_columns.raise(by_column.amax(place));
+    });
+  }
+  by_row.set_scale(of_rows.value());
+  by_column.set_scale(of_columns.value());
+}
 
 // 64 K elements; whole rows where columns are not wanted, as memory is read best.
 TileSize tile_size(const Matrix& x, bool by_column) {
@@ -169,16 +190,15 @@ void quantize_fp4(const QuantizeFp4& args) {
   const Matrix x = {args.x, args.x_format, args.rows, args.cols, args.x_stride};
   Direction by_row(x, args.scaling, args.by_row, Direction::Along::kRows);
   Direction by_column(x, args.scaling, args.by_column, Direction::Along::kColumns);
-  by_row.set_scale();
-  by_column.set_scale();
+  set_scales(x, by_row, by_column);
   Sums row_sums, column_sums;
   const TileSize size = tile_size(x, by_column.wanted());
   TileErrors row_errors = tile_errors(x, size, args.by_row.statistic);
   TileErrors column_errors = tile_errors(x, size, args.by_column.statistic);
   over_tiles(x, size, [&](const TilePlace& place) {
     const auto errors = [&](TileErrors& all) { return all.are_wanted() ? &all.of(place.number, place.col) : nullptr; };
-    if (by_row.wanted()) row_sums.add(by_row.run(place, /*encode=*/true, errors(row_errors)));
-    if (by_column.wanted()) column_sums.add(by_column.run(place, /*encode=*/true, errors(column_errors)));
+    if (by_row.wanted()) row_sums.add(by_row.run(place, errors(row_errors)));
+    if (by_column.wanted()) column_sums.add(by_column.run(place, errors(column_errors)));
   });
   if (args.by_row.statistic != nullptr) *args.by_row.statistic = row_errors.joined();
   if (args.by_column.statistic != nullptr) *args.by_column.statistic = column_errors.joined();
@@ -207,7 +227,7 @@ void quantize_fp4_squares(const QuantizeFp4Squares& args) {
     amax = *args.tensor_amax;
   } else {
     SharedAmax found;
-    over_tiles(x, size, [&](const TilePlace& place) { found.raise(kernels.rows(scaled_tile(place, 1.0f)).amax); });
+    over_tiles(x, size, [&](const TilePlace& place) { found.raise(kernels.row_amax(scaled_tile(place, 1.0f))); });
     amax = found.value();
   }
   const float encode_scale = format::Nvfp4::encode_scale(amax, args.scaling);

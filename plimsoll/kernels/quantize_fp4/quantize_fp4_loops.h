@@ -39,6 +39,9 @@ struct Fp4TileResult {
 };
 
 struct QuantizeFp4Loops {
+  // FP32 bits of the largest magnitude of what `rows` and `columns` encode: NaN > Inf > finite. No codes and scales.
+  int32_t (*row_amax)(const Fp4Tile&);
+  int32_t (*column_amax)(const Fp4Tile&);
   Fp4TileResult (*rows)(const Fp4Tile&);
   Fp4TileResult (*columns)(const Fp4Tile&);
   // One scale for 16 x 16; rows begin at a multiple of 16.

@@ -146,8 +146,8 @@ void expect_both(const Matrix& x, const Options& options) {
 struct Shape {
   int64_t rows, cols;
 };
-constexpr Shape kShapes[] = {{0, 0},  {0, 7},   {7, 0},    {1, 1},    {1, 15},    {2, 16},
-                             {3, 17}, {16, 31}, {33, 511}, {47, 512}, {129, 513}, {261, 70}};
+constexpr Shape kShapes[] = {{0, 0},   {0, 7},   {7, 0},    {1, 1},    {1, 15},    {2, 16},  {3, 17},
+                             {16, 31}, {32, 96}, {33, 511}, {47, 512}, {129, 513}, {261, 70}};
 
 template <class Check>
 void over_shapes(Format x_format, bool finite, Check check) {
@@ -202,6 +202,25 @@ TEST(QuantizeFp4, AnAmaxThatIsNotFiniteMakesEveryBlockNan) {
     expect_both(x, {});  // the amax that is found is NaN
     for (const float amax : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
       expect_both(Matrix(Format::kBf16, 17, 40), {.tensor_amax = &amax});
+    }
+  }
+}
+
+// A rotation adds and subtracts two infinities of its 16 elements.
+TEST(QuantizeFp4, AmaxOfARotationTellsNanFromInfinity) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const Options options = {.rotation = {.size = 16, .seed = 4, .step = 1}};
+  for (const runtime::Isa isa : testing::isas_present()) {
+    const runtime::ScopedIsa scope(isa);
+    for (const Format x_format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
+      SCOPED_TRACE(testing::name_of(x_format, 48, 64, options.scaling, isa));
+      Matrix x(x_format, 48, 64);
+      EXPECT_TRUE(std::isfinite(quantize(x, options).columns.amax));
+      x.set(17, 33, -kInfinity);
+      EXPECT_EQ(quantize(x, options).columns.amax, kInfinity);
+      x.set(17 + 9, 33, kInfinity);
+      EXPECT_TRUE(std::isnan(quantize(x, options).columns.amax));
+      expect_both(x, options);
     }
   }
 }

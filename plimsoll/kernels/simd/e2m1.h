@@ -62,15 +62,17 @@ PLIMSOLL_INLINE I32x16 e2m1_nearest(F32x16 magnitude) {
   return add_i(sum, shift_right<22>(sum));
 }
 
-// The same, rounded as format::E2m1::encode_stochastic_16 does; random: 0 .. 65535.
+// The same, rounded as format::E2m1::encode_stochastic_16 does; random: 0 .. 65535. The sum's last place is 2^-16 of the
+// codes' distance: above 16 bits stand 2^7 (exponent + 133) + 6 + units.
 PLIMSOLL_INLINE I32x16 e2m1_stochastic(F32x16 magnitude, I32x16 random) {
-  const I32x16 power = e2m1_power(magnitude);
-  // 2^17 / power: units of 2^-16 of the codes' distance.
-  const F32x16 fixed_units = from_bits(sub_i(set_i((127 + 17 + 127) << 23), power));
-  const I32x16 fixed = nearest_int(mul(magnitude, fixed_units));
-  // 2 (exponent + 127) + 2 + units = 8 (..) + code.
-  const I32x16 units = shift_right<16>(add_i(add_i(fixed, random), set_i(2 << 16)));
-  return add_i(units, shift_right<22>(power));
+  const F32x16 power = from_bits(e2m1_power(magnitude)), base = set(67.0f);  // 2^6 + 3
+#if defined(__FMA__)
+  const I32x16 sum = bits(fma(power, base, magnitude));  // the product is exact
+#else
+  const I32x16 sum = bits(add(mul(power, base), magnitude));
+#endif
+  const I32x16 rounded = add_i(sum, random);
+  return add_i(shift_right<16>(rounded), shift_right<22>(rounded));
 }
 
 // Codes of x from its magnitude's: the sign of x above three bits.
