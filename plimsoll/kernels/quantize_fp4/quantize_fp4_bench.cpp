@@ -111,6 +111,8 @@ const bool kRegistered[] = {
                Case{.by_row = false, .by_column = true, .stochastic = true}),
     bench::add("quantize_fp4/columns/bf16_hadamard16", kSizes, quantize_bench,
                Case{.by_row = false, .by_column = true, .rotation = 16}),
+    bench::add("quantize_fp4/columns/fp32_hadamard16", kSizes, quantize_bench,
+               Case{.x_format = Format::kFp32, .by_row = false, .by_column = true, .rotation = 16}),
     bench::add("quantize_fp4/columns/bf16_hadamard128", kSizes, quantize_bench,
                Case{.by_row = false, .by_column = true, .rotation = 128}),
     bench::add(

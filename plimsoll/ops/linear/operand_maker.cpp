@@ -156,14 +156,15 @@ void OperandMaker::report_plain_gradient(const at::Tensor& x, Role role, GemmSet
   report(role, {.format = operand->format, .amax = find_amax(x)});
 }
 
-Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out) {
+Operands OperandMaker::make_each(const at::Tensor& x, Role role, GemmSet wanted, at::Tensor* column_sum_out,
+                                 const AmaxSlot& amax) {
   report_plain_gradient(x, role, wanted);
   const Fp4Operands four_bits = fp4_operands(recipe_, role, wanted);
   std::vector<OperandRecipe> made;
   for (const std::optional<OperandRecipe>& operand : {four_bits.rows, four_bits.turned}) {
     if (operand) made.push_back(*operand);
   }
-  const QuantizedFp4 codes = four_bits.wanted() ? make_four_bits(x, role, four_bits) : QuantizedFp4();
+  const QuantizedFp4 codes = four_bits.wanted() ? make_four_bits(x, role, four_bits, amax) : QuantizedFp4();
   Operands operands = one_of_each_recipe(recipe_, role, wanted, [&](const OperandRecipe& operand) {
     if (operand.source == ScaleSource::kNone) return in_format(x, operand.format);
     if (operand.format == format::Format::kE2m1) return of_direction(codes, operand);
@@ -226,7 +227,7 @@ Operands OperandMaker::produce(const Producer& producer, Role role, GemmSet want
   }
   const Produced wide = producer(format::Format::kFp32, {});
   choose_scale(role, [&] { return wide.amax; });
-  return make_each(wide.values, role, wanted, nullptr);
+  return make_each(wide.values, role, wanted, nullptr, wide.amax);
 }
 
 ScaledTensor OperandMaker::produce_again(const Producer& producer, Role role, GemmKind gemm,
@@ -295,8 +296,9 @@ void OperandMaker::try_codes(const at::Tensor& x, Role role, GemmSet wanted, std
   if (four_bits.wanted()) tell_four_bits(role, four_bits, quantize_fp4(x, four_bits, seed(), /*measures=*/true));
 }
 
-QuantizedFp4 OperandMaker::make_four_bits(const at::Tensor& x, Role role, const Fp4Operands& operands) {
-  QuantizedFp4 codes = quantize_fp4(x, operands, seed(), measures());
+QuantizedFp4 OperandMaker::make_four_bits(const at::Tensor& x, Role role, const Fp4Operands& operands,
+                                          const AmaxSlot& amax) {
+  QuantizedFp4 codes = quantize_fp4(x, operands, seed(), measures(), amax);
   last_seen_ = {.format = format::Format::kE2m1, .amax = codes.amax, .by_blocks = true};
   report(role, *last_seen_);
   tell_four_bits(role, operands, codes);

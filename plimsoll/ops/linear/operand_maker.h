@@ -70,14 +70,17 @@ class OperandMaker {
   // The largest amax of all tokens, where this rank has only some of them.
   AmaxSlot amax_of_all_tokens(recipe::Role role, const AmaxSlot& amax) const;
   void choose_scale(recipe::Role role, const std::function<AmaxSlot()>& own_amax);
-  Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum);
+  // amax: of x, where it is known.
+  Operands make_each(const at::Tensor& x, recipe::Role role, GemmSet wanted, at::Tensor* column_sum,
+                     const AmaxSlot& amax = {});
   // Amax of a gradient without codes, for a session that sees every value.
   void report_plain_gradient(const at::Tensor& x, recipe::Role role, GemmSet wanted) const;
   // The account of an operand for the watch, a controller of formats and, under delayed scaling, the slot.
   void observe(recipe::Role role, const recipe::OperandRecipe& stored, const OperandSeen& seen,
                const at::Tensor& statistic = {});
   void record_amax(recipe::Role role, const AmaxSlot& amax) const;
-  QuantizedFp4 make_four_bits(const at::Tensor& x, recipe::Role role, const Fp4Operands& operands);
+  QuantizedFp4 make_four_bits(const at::Tensor& x, recipe::Role role, const Fp4Operands& operands,
+                              const AmaxSlot& amax);
 
   // Whether a controller wants to know what the operands of this pass cost.
   bool measures() const;

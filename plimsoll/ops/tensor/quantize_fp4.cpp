@@ -54,17 +54,20 @@ ScaledTensor fp4_memory(const at::Tensor& x, const OperandRecipe& operand, int64
 }
 
 // The pass that fills the memory.
-kernels::Fp4Lines fp4_lines(const OperandRecipe& operand, recipe::Role role, ScaledTensor& tensor, uint64_t seed) {
+kernels::Fp4Lines fp4_lines(const OperandRecipe& operand, recipe::Role role, ScaledTensor& tensor, uint64_t seed,
+                            const AmaxSlot& amax) {
   return {.codes = tensor.data.mutable_data_ptr<uint8_t>(),
           .codes_stride = tensor.data.size(1),
           .scale = tensor.block_scale.mutable_data_ptr<uint8_t>(),
           .scale_stride = tensor.block_scale.size(1),
           .rotation = {.size = operand.rotation, .seed = seed, .step = kSigns},
           .noise = {.stochastic = operand.stochastic, .seed = seed, .step = rounding_step(role, operand.turned)},
+          .tensor_amax = operand.rotation == 0 ? amax.data() : nullptr,
           .tensor_scale = tensor.scale.defined() ? tensor.scale.mutable_data_ptr<float>() : nullptr};
 }
 
-QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures) {
+QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures,
+                            const AmaxSlot& amax) {
   QuantizedFp4 result{.rows = {}, .turned = {}, .amax = AmaxSlot(x.device())};
   kernels::QuantizeFp4 pass{.x = x.const_data_ptr(),
                             .x_format = format_of(x.scalar_type(), "quantize"),
@@ -74,12 +77,12 @@ QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, ui
                             .scaling = (operands.rows ? operands.rows : operands.turned)->scaling};
   if (operands.rows) {
     result.rows = fp4_memory(x, *operands.rows, x.size(0), x.size(1));
-    pass.by_row = fp4_lines(*operands.rows, operands.role, result.rows, seed);
+    pass.by_row = fp4_lines(*operands.rows, operands.role, result.rows, seed, amax);
     if (measures) pass.by_row.statistic = as_statistic(result.rows_statistic = statistic_memory(x));
   }
   if (operands.turned) {
     result.turned = fp4_memory(x, *operands.turned, x.size(1), x.size(0));
-    pass.by_column = fp4_lines(*operands.turned, operands.role, result.turned, seed);
+    pass.by_column = fp4_lines(*operands.turned, operands.role, result.turned, seed, amax);
     if (measures) pass.by_column.statistic = as_statistic(result.turned_statistic = statistic_memory(x));
   }
   (operands.rows ? pass.by_row : pass.by_column).amax = result.amax.data();
@@ -89,7 +92,7 @@ QuantizedFp4 quantize_lines(const at::Tensor& x, const Fp4Operands& operands, ui
 }
 
 // Both directions have the same values, and so the same statistic.
-QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands, bool measures) {
+QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands, bool measures, const AmaxSlot& amax) {
   const OperandRecipe& operand = operands.rows ? *operands.rows : *operands.turned;
   const int64_t rows = x.size(0), cols = x.size(1), side = operand.granularity.block_rows;
   ScaledTensor codes = fp4_memory(x, operand, rows, cols);
@@ -115,6 +118,7 @@ QuantizedFp4 quantize_squares(const at::Tensor& x, const Fp4Operands& operands, 
                                  .transposed_stride = operands.turned ? turned.data.size(1) : 0,
                                  .scale = codes.block_scale.mutable_data_ptr<uint8_t>(),
                                  .scale_stride = codes.block_scale.size(1),
+                                 .tensor_amax = amax.data(),
                                  .tensor_scale = codes.scale.mutable_data_ptr<float>(),
                                  .amax = result.amax.data(),
                                  .statistic = measures ? as_statistic(statistic) : nullptr});
@@ -134,19 +138,20 @@ bool in_one_pass(const Fp4Operands& operands) {
 
 }  // namespace
 
-QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures) {
+QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures,
+                          const AmaxSlot& amax) {
   TORCH_INTERNAL_ASSERT(operands.wanted());
   const at::Tensor dense = with_dense_rows(x);
   if (!in_one_pass(operands)) {
-    QuantizedFp4 result = quantize_fp4(dense, {.role = operands.role, .rows = operands.rows}, seed, measures);
-    QuantizedFp4 turned = quantize_fp4(dense, {.role = operands.role, .turned = operands.turned}, seed, measures);
+    QuantizedFp4 result = quantize_fp4(dense, {.role = operands.role, .rows = operands.rows}, seed, measures, amax);
+    QuantizedFp4 turned = quantize_fp4(dense, {.role = operands.role, .turned = operands.turned}, seed, measures, amax);
     result.turned = std::move(turned.turned);
     result.turned_statistic = std::move(turned.turned_statistic);
     return result;
   }
   const OperandRecipe& any = operands.rows ? *operands.rows : *operands.turned;
-  QuantizedFp4 result = any.granularity == recipe::kNvfp4Square ? quantize_squares(dense, operands, measures)
-                                                                : quantize_lines(dense, operands, seed, measures);
+  QuantizedFp4 result = any.granularity == recipe::kNvfp4Square ? quantize_squares(dense, operands, measures, amax)
+                                                                : quantize_lines(dense, operands, seed, measures, amax);
   if (x.numel() == 0) {  // the kernel has nothing to visit
     *result.amax.data() = 0;
     for (const ScaledTensor* codes : {&result.rows, &result.turned}) {

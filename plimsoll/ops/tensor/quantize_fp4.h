@@ -31,8 +31,10 @@ struct QuantizedFp4 {
 
 // x [rows, cols] of fp32, bf16 or fp16, any strides. `seed` gives the signs of rotations and the random numbers of
 // stochastic rounding: operands of one product that were made with one seed have the same signs, and roundings that do
-// not depend on each other. measures: what the codes lose is wanted. Same bits on every instruction set and for any number
-// of threads. A block with NaN or Inf is NaN; under NVFP4 all blocks are.
-QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures = false);
+// not depend on each other. measures: what the codes lose is wanted. amax: of x, not rotated, where it is known: read in
+// place of x. Same bits on every instruction set and for any number of threads. A block with NaN or Inf is NaN; under
+// NVFP4 all blocks are.
+QuantizedFp4 quantize_fp4(const at::Tensor& x, const Fp4Operands& operands, uint64_t seed, bool measures = false,
+                          const AmaxSlot& amax = {});
 
 }  // namespace plimsoll::ops
