@@ -25,6 +25,9 @@ WAYS = {
     "lora in fp8, with replies": ["--samples=1"],
     "lora in fp8, with replies and short rows": ["--samples=1", "--context=128", "--batch=1"],
     "lora on fp8": ["--recipe=bf16", "--base=fp8"],
+    # Between steps, beside the weights, gradients and states of the run.
+    "lora in fp16, validated": ["--recipe=fp16", "--eval-share=0.2"],
+    "full fp16, validated": ["--full", "--recipe=fp16", "--eval-share=0.2"],
 }
 
 

@@ -152,11 +152,12 @@ double moment_bytes(optim::StateKind kind) {
 
 // Logits, what their products pack, the head's weight in the dtype of the products where it has another, and where it
 // trains its gradient, which is FP32 until it joins the embedding's, and the packed operand of that.
-double head_bytes(const FinetuneOptions& options, const models::DecoderConfig& config) {
+double head_bytes(const FinetuneOptions& options, const models::DecoderConfig& config, double tokens) {
   const auto elements = static_cast<double>(config.vocabulary * config.dim);
+  const double logits = std::min(kBlockOfLogits, tokens * static_cast<double>(config.vocabulary) * sizeof(float));
   const at::ScalarType computed = ops::dtype_of(options.run.recipe.value.high_precision_format());
   const double converted = weight_dtype(options) == computed ? 0 : elements * bytes_of(computed);
-  return kBlockOfLogits + kPanels + converted + (options.lora ? 0 : 4 * elements + kBlockOfLogits);
+  return logits + kPanels + converted + (options.lora ? 0 : 4 * elements + logits);
 }
 
 // Results of a block's backward pass, for a token: gradients of what it saves, and of weights that train as much again.
@@ -211,7 +212,7 @@ MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int
                                 .releases_gradients = options.run.release_gradients,
                                 .network = {.bytes_per_second = 1}};
   MemoryEstimate estimate{.shared = shard::plan_step(step).memory,
-                          .head = head_bytes(options, config),
+                          .head = head_bytes(options, config, tokens),
                           .working = working_bytes(options, config, saved.of_layer) * tokens,
                           .process = static_cast<double>(rss_bytes()) + kBesideTensors,
                           .reply_weights = reply_bytes(options, config)};

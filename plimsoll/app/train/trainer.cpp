@@ -13,6 +13,7 @@
 #include "plimsoll/app/train/high_precision_tail.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/ops/scaling/precision_json.h"
 #include "plimsoll/ops/scaling/rank_amaxes.h"
@@ -264,6 +265,7 @@ void Trainer::describe_numbers(StepResult& result, const optim::StepReport& repo
 
 std::optional<double> Trainer::validation_loss() {
   const at::NoGradGuard no_grad;
+  const ops::NoKeptWeights no_copies;  // beside weights, gradients and states
   model_->module().eval();
   double sum = 0, weight = 0;
   for (const TrainingBatch& batch : data_->held_out(options_.batch)) {
