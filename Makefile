@@ -133,6 +133,7 @@ wheel: setup ## a wheel of the Python package and the command, for the torch of 
 
 package: program ## a Debian package and an archive with the program, libraries, headers and CMake package, into dist/
 	@cd $(build) && cpack
+	@rm -rf dist/_CPack_Packages
 
 clean: ## remove what was built
 	rm -rf build build-cuda build-debug build-asan build-fuzz build-tsan build-ubsan build-wheel build-torch-* dist out

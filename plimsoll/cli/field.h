@@ -35,6 +35,8 @@ struct Range {
   T from = std::numeric_limits<T>::lowest();
   T to = std::numeric_limits<T>::max();
 };
+// The least number of a range that is said to be above 0.
+inline constexpr double kAboveZero = 1e-30;
 
 Field integer(int64_t& target, Range<int64_t> range);
 Field integer(std::optional<int64_t>& target, Range<int64_t> range);

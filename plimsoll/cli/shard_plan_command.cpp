@@ -84,7 +84,7 @@ Command shard_plan_command() {
   app::ShardPlanOptions& options = command->options;
   app::TrainOptions& run = options.run;
   run.shard = shard::Sharing::kFsdp;
-  constexpr Range<double> kPositive{.from = 1e-30};
+  constexpr Range<double> kPositive{.from = kAboveZero};
   return {.name = "shard-plan",
           .summary = "Say what training on many processes would take of each: memory, bytes sent, time",
           .options = {{"model", "NAME", choice(run.model, models::presets()), "sizes of the model, as plimsoll train"},

@@ -40,7 +40,7 @@ Field first_model(app::TrainOptions& options) {
 std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::path& config) {
   constexpr Range<int64_t> kFromZero{.from = 0}, kFromOne{.from = 1};
   constexpr int64_t kYear = 365 * 24 * 60 * 60;  // clocks count nanoseconds in 64 bits
-  constexpr Range<double> kPositive{.from = 1e-30}, kNotNegative{.from = 0};
+  constexpr Range<double> kPositive{.from = kAboveZero}, kNotNegative{.from = 0};
   // Ranks have the same value of each, unless its row says otherwise.
   return {
       {"data", "PATH...", existing_paths(options.data), "files, and directories searched for text files",

@@ -42,7 +42,7 @@ TEST(Usage, MistakesOnTheCommandLineAreOneLineAndExitTwo) {
       {run.arguments("train", {"--out", out, "--steps", "0"}), "--steps: expected an integer of at least 1, got '0'"},
       {run.arguments("train", {"--out", out, "--steps", "3x"}), "--steps: expected an integer of at least 1, got '3x'"},
       {run.arguments("train", {"--out", out, "--steps", "99999999999999999999"}), "--steps: expected an integer"},
-      {run.arguments("train", {"--out", out, "--lr", "nan"}), "--lr: expected a number"},
+      {run.arguments("train", {"--out", out, "--lr", "nan"}), "--lr: expected a number above 0, got 'nan'"},
       {run.arguments("train", {"--out", out, "--lr", "-1"}), "--lr: expected a number"},
       {run.arguments("train", {"--out", out, "--steps"}), "--steps: expected a value, got none"},
       {run.arguments("train", {"--out", out, "--loss-scale", "0"}),

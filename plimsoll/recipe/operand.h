@@ -63,6 +63,9 @@ struct OperandRecipe {
   friend constexpr bool operator==(const OperandRecipe&, const OperandRecipe&) = default;
 };
 
+// Whether signs of a rotation, or stochastic rounding, are drawn for the operand.
+constexpr bool is_random(const OperandRecipe& operand) { return operand.rotation > 0 || operand.stochastic; }
+
 // True if the operand has a part in that product.
 constexpr bool takes_part(Role role, GemmKind gemm) {
   switch (gemm) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "plimsoll/recipe/random_operand.h"
+#include "plimsoll/recipe/operand.h"
 
 namespace plimsoll::recipe {
 namespace {

@@ -9,7 +9,7 @@
 #include "plimsoll/ops/linear/linear_scaling.h"
 #include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/linear/operand_maker.h"
-#include "plimsoll/recipe/random_operand.h"
+#include "plimsoll/recipe/operand.h"
 #include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::ops {
