@@ -151,7 +151,8 @@ Command gauge_command() {
                    "a Hugging Face directory of a T5 or a decoder, or a run of plimsoll train", Need::kRequired},
                   {"out", "DIR", path(options.out), "the directory to make", Need::kRequired},
                   {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
-                   "inputs: a text a line, or *.jsonl: objects with a text or input_ids, and decoder_input_ids; "
+                   "inputs: a text a line, or *.jsonl: objects with input_ids or a text, of a T5 with "
+                   "decoder_input_ids, of a decoder also what finetune reads, messages among it; "
                    "without: the worst case, from the weights"},
                   {"headroom-bits", "N", integer(options.headroom_bits, {.from = 0, .to = 12}),
                    "between the largest value of each tensor and FP16's"},

@@ -124,6 +124,7 @@ CASES = {
         (["gauge", "--model", "{t5}", "--out", "{out}", "--audit", "{out}.audit"], ["t5/*"]),
         (["gauge", "--model", "{run}", "--calibrate", "{text}", "--out", "{out}"], ["run/step-*/*", "text"]),
         (["gauge", "--model", "{llama}", "--calibrate", "{text}", "--out", "{out}"], ["llama/*", "text"]),
+        (["gauge", "--model", "{llama}", "--calibrate", "{chats}", "--out", "{out}", "--measurements", "2"], ["chats.jsonl"]),
     ],
     "parity": [
         (

@@ -1,11 +1,34 @@
 #include "plimsoll/app/finetune/encode_example.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
+
+#include "plimsoll/io/error.h"
 
 namespace plimsoll::app {
 
+using tokenize::Fields;
 using tokenize::Specials;
+
+namespace {
+
+std::string some_text(const Fields& fields, const char* key) {
+  std::string text = fields.text(key);
+  if (text.empty()) io::fail("{}: expected a text, got an empty one", fields.name_of(key));
+  return text;
+}
+
+std::vector<tokenize::ChatMessage> messages_in(const Fields& fields) {
+  std::vector<tokenize::ChatMessage> messages;
+  fields.for_each("messages", [&](const nlohmann::json& message, const std::string& name) {
+    const Fields turn(message, name);
+    messages.push_back({turn.text("role"), some_text(turn, "content")});
+  });
+  return messages;
+}
+
+}  // namespace
 
 ExampleEncoder::ExampleEncoder(const tokenize::Tokenizer& tokenizer, std::filesystem::path directory, TrainOn train_on)
     : tokenizer_(tokenizer), directory_(std::move(directory)), train_on_(train_on) {}
@@ -60,6 +83,13 @@ ExampleEncoder::Encoded ExampleEncoder::text(const std::string& text) const {
   std::fill(result.example.counts.begin() + (result.example.counts.empty() ? 0 : 1), result.example.counts.end(),
             uint8_t{1});
   return result;
+}
+
+std::optional<ExampleEncoder::Encoded> ExampleEncoder::object(const Fields& fields) {
+  if (!fields.at("messages").is_null()) return chat(messages_in(fields));
+  if (!fields.at("completion").is_null()) return pair(fields.text("prompt"), some_text(fields, "completion"));
+  if (!fields.at("text").is_null()) return text(some_text(fields, "text"));
+  return std::nullopt;
 }
 
 }  // namespace plimsoll::app

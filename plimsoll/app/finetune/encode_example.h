@@ -8,6 +8,7 @@
 
 #include "plimsoll/app/finetune/example.h"
 #include "plimsoll/tokenize/chat_template.h"
+#include "plimsoll/tokenize/fields.h"
 #include "plimsoll/tokenize/tokenizer.h"
 
 namespace plimsoll::app {
@@ -32,6 +33,9 @@ class ExampleEncoder {
   Encoded chat(const std::vector<tokenize::ChatMessage>& messages);
   Encoded pair(const std::string& prompt, const std::string& completion) const;
   Encoded text(const std::string& text) const;
+  // The conversation, the pair or the text of {"messages": [{"role", "content"}...]}, {"prompt", "completion"} or {"text"}; none
+  // of an object with other members. Throws io::Error that names the object's place.
+  std::optional<Encoded> object(const tokenize::Fields& fields);
 
  private:
   // The text's tokens and the one that ends a text.

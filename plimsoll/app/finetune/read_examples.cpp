@@ -28,21 +28,6 @@ void check_utf8(std::string_view text, const std::string& place) {
   if (valid < text.size()) io::fail("{}: expected UTF-8, got another byte after {} bytes", place, valid);
 }
 
-std::string some_text(const Fields& fields, const char* key) {
-  std::string text = fields.text(key);
-  if (text.empty()) io::fail("{}: expected a text, got an empty one", fields.name_of(key));
-  return text;
-}
-
-std::vector<tokenize::ChatMessage> messages_in(const Fields& fields) {
-  std::vector<tokenize::ChatMessage> messages;
-  fields.for_each("messages", [&](const json& message, const std::string& name) {
-    const Fields turn(message, name);
-    messages.push_back({turn.text("role"), some_text(turn, "content")});
-  });
-  return messages;
-}
-
 class Reader {
  public:
   Reader(const ReadExamples& input, const tokenize::Tokenizer& tokenizer)
@@ -80,10 +65,7 @@ class Reader {
   }
 
   Encoded encoded(const Fields& fields) {
-    if (!fields.at("messages").is_null()) return encoder_.chat(messages_in(fields));
-    if (!fields.at("completion").is_null())
-      return encoder_.pair(fields.text("prompt"), some_text(fields, "completion"));
-    if (!fields.at("text").is_null()) return encoder_.text(some_text(fields, "text"));
+    if (auto encoded = encoder_.object(fields)) return std::move(*encoded);
     io::fail("{}: expected messages, prompt and completion, or text, got none of them", fields.name());
   }
 

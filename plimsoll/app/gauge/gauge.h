@@ -14,7 +14,7 @@ namespace plimsoll::app {
 struct GaugeOptions {
   std::filesystem::path model;  // a Hugging Face directory of a T5 or a decoder, or a run or checkpoint
   std::filesystem::path out;    // the directory to make; must not exist
-  // T5Texts::read_examples, where a decoder-only model reads texts, a run their bytes; empty: the worst case, from the weights alone.
+  // T5Texts::read_examples, of a decoder-only model read_gauge_texts; empty: the worst case, from the weights alone.
   std::filesystem::path calibrate;
   int64_t headroom_bits = 3;
   // Exponents at most whose FP16 error is measured on the inputs, of a decoder-only model; 0: amaxes and weights alone

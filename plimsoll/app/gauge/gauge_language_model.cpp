@@ -20,8 +20,8 @@
 #include "plimsoll/app/gauge/gauge_gradients.h"
 #include "plimsoll/app/gauge/gauge_measurement.h"
 #include "plimsoll/app/gauge/gauge_search.h"
+#include "plimsoll/app/gauge/gauge_texts.h"
 #include "plimsoll/app/new_directory.h"
-#include "plimsoll/app/t5/t5_inputs.h"
 #include "plimsoll/app/text/mapped_logits.h"
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/app/train/trained_model.h"
@@ -29,7 +29,6 @@
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/error.h"
-#include "plimsoll/io/line_reader.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/tensors.h"
@@ -63,11 +62,7 @@ struct GaugeSource {
       window = model->context();
       return;
     }
-    const TextModelOptions loading{.path = options.model, .dtype = models::WeightDtype::kFp32};
-    const bool has_texts = !options.calibrate.empty() && options.calibrate.extension() != ".jsonl";
-    TextModel loaded = has_texts ? load_text_model(loading) : load_model(loading);
-    model = std::move(loaded.model);
-    tokenizer = std::move(loaded.tokenizer);
+    model = load_model({.path = options.model, .dtype = models::WeightDtype::kFp32}).model;
     vocabulary = model->shape().at("vocab_size").get<int64_t>();
     window = std::min(model->context(), kMostWindow);
   }
@@ -75,7 +70,6 @@ struct GaugeSource {
   const bool is_directory;
   int64_t step = 0;
   std::shared_ptr<models::LanguageModel> model;
-  std::unique_ptr<tokenize::Tokenizer> tokenizer = std::make_unique<tokenize::ByteTokenizer>();
   int64_t vocabulary = tokenize::kByteVocabulary, window = 0;
 };
 
@@ -85,15 +79,9 @@ std::vector<at::Tensor> read_windows(const GaugeOptions& options, const GaugeSou
   if (options.calibrate.empty()) {
     at::manual_seed(0);
     texts.push_back(at::randint(source.vocabulary, {source.window}, at::kLong));
-  } else if (options.calibrate.extension() == ".jsonl") {
-    T5Texts ids(options.model, source.vocabulary);
-    for (const T5Example& example : ids.read_examples(options.calibrate)) texts.push_back(at::tensor(example.input));
   } else {
-    io::LineReader file(options.calibrate);
-    for (std::string line; file.next(line);) {
-      if (!line.empty()) texts.push_back(at::tensor(source.tokenizer->encode(line)));
-    }
-    if (texts.empty()) fail("{}: expected at least one line, got none", options.calibrate.native());
+    const GaugeTexts read{.file = options.calibrate, .directory = options.model, .vocabulary = source.vocabulary};
+    for (const std::vector<int64_t>& ids : read_gauge_texts(read)) texts.push_back(at::tensor(ids));
   }
   std::vector<at::Tensor> windows;
   for (const at::Tensor& text : texts) {

@@ -18,25 +18,10 @@ using nlohmann::json;
 constexpr size_t kMostShown = 40;                   // characters of what was no id
 constexpr int64_t kMaxExamples = int64_t{1} << 22;  // about 1 GB of memory, where all are empty
 
-std::vector<int64_t> ids_of(const json& object, const char* member, const std::string& where, int64_t vocabulary) {
-  const json& list = object.at(member);
-  const auto is_id = [&](const json& id) {
-    return id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(vocabulary);
-  };
-  const auto other = list.is_array() ? std::find_if_not(list.begin(), list.end(), is_id) : list.end();
-  if (!list.is_array() || list.empty() || other != list.end()) {
-    fail("{}: {}: expected an array of ids from 0 to {}, got {}", where, member, vocabulary - 1,
-         !list.is_array() ? std::string(list.type_name())
-         : list.empty()   ? "none"
-                          : other->dump().substr(0, kMostShown));
-  }
-  return list.get<std::vector<int64_t>>();
-}
-
 T5Target target_of(const json& object, const std::string& where, int64_t vocabulary) {
   const json& target = object.at("target");
   if (target.is_string()) return target.get<std::string>();
-  std::vector<int64_t> ids = ids_of(object, "target", where, vocabulary);
+  std::vector<int64_t> ids = ids_of_member(object, "target", where, vocabulary);
   if (ids.back() == tokenize::T5Tokenizer::kEnd) ids.pop_back();
   return ids;
 }
@@ -56,6 +41,22 @@ bool is_file(const std::string& input) {
 
 }  // namespace
 
+std::vector<int64_t> ids_of_member(const json& object, const char* member, const std::string& where,
+                                   int64_t vocabulary) {
+  const json& list = object.at(member);
+  const auto is_id = [&](const json& id) {
+    return id.is_number_unsigned() && id.get<uint64_t>() < static_cast<uint64_t>(vocabulary);
+  };
+  const auto other = list.is_array() ? std::find_if_not(list.begin(), list.end(), is_id) : list.end();
+  if (!list.is_array() || list.empty() || other != list.end()) {
+    fail("{}: {}: expected an array of ids from 0 to {}, got {}", where, member, vocabulary - 1,
+         !list.is_array() ? std::string(list.type_name())
+         : list.empty()   ? "none"
+                          : other->dump().substr(0, kMostShown));
+  }
+  return list.get<std::vector<int64_t>>();
+}
+
 void expect_tokenizer(const std::filesystem::path& directory, std::string_view purpose) {
   if (std::filesystem::exists(directory / "spiece.model")) return;
   fail("{}: expected spiece.model, found none, {}", directory.native(), purpose);
@@ -71,11 +72,11 @@ T5Example T5Texts::example_of_line(const std::string& line, const std::string& w
   const json object = io::parse_json(line, where);
   T5Example example;
   if (object.is_object() && object.contains("decoder_input_ids")) {
-    example.decoder_input = ids_of(object, "decoder_input_ids", where, vocabulary_);
+    example.decoder_input = ids_of_member(object, "decoder_input_ids", where, vocabulary_);
   }
   if (object.is_object() && object.contains("target")) example.target = target_of(object, where, vocabulary_);
   if (object.is_object() && object.contains("input_ids")) {
-    example.input = ids_of(object, "input_ids", where, vocabulary_);
+    example.input = ids_of_member(object, "input_ids", where, vocabulary_);
   } else if (object.is_object() && object.contains("text") && object.at("text").is_string()) {
     example.input = tokenizer().encode(object.at("text").get<std::string>());
   } else {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +27,10 @@ struct T5Example {
 
   bool has_target() const { return !std::holds_alternative<std::monostate>(target); }
 };
+
+// The ids in a member of an object, one or more below the vocabulary. Throws Error that opens with `where`.
+std::vector<int64_t> ids_of_member(const nlohmann::json& object, const char* member, const std::string& where,
+                                   int64_t vocabulary);
 
 // Throws Error where a T5's directory has no spiece.model. purpose: what it is needed for.
 void expect_tokenizer(const std::filesystem::path& directory, std::string_view purpose);
