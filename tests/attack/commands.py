@@ -125,6 +125,7 @@ CASES = {
         (["gauge", "--model", "{run}", "--calibrate", "{text}", "--out", "{out}"], ["run/step-*/*", "text"]),
         (["gauge", "--model", "{llama}", "--calibrate", "{text}", "--out", "{out}"], ["llama/*", "text"]),
         (["gauge", "--model", "{llama}", "--calibrate", "{chats}", "--out", "{out}", "--measurements", "2"], ["chats.jsonl"]),
+        (["gauge", "--model", "{tuned}", "--out", "{out}"], ["tuned/step-*/*"]),
     ],
     "parity": [
         (

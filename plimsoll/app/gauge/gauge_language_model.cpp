@@ -30,11 +30,11 @@
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
+#include "plimsoll/models/families.h"
 #include "plimsoll/models/load.h"
 #include "plimsoll/models/tensors.h"
 #include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/memory/caching_allocator.h"
-#include "plimsoll/tokenize/byte_tokenizer.h"
 #include "plimsoll/watch/audit.h"
 
 namespace plimsoll::app {
@@ -52,25 +52,26 @@ constexpr const char* kSourceRun = "fp32";  // in an audit
 
 constexpr int64_t kMostWindow = 512;  // tokens of a text that a directory's model reads at once
 
-// A run has its context's windows of bytes, a Hugging Face directory the tokens of its tokenizer.
+// A run of a model with bytes stays a run and reads its context's windows. A Hugging Face model, or a run of one, becomes a
+// directory and reads the tokens of its tokenizer.
 struct GaugeSource {
-  explicit GaugeSource(const GaugeOptions& options) : is_directory(!is_run(options.model)) {
-    if (!is_directory) {
-      TrainedModel trained = load_trained_model(options.model);
-      step = trained.step;
-      model = std::move(trained.model);
-      window = model->context();
-      return;
-    }
-    model = load_model({.path = options.model, .dtype = models::WeightDtype::kFp32}).model;
-    vocabulary = model->shape().at("vocab_size").get<int64_t>();
-    window = std::min(model->context(), kMostWindow);
+  explicit GaugeSource(const GaugeOptions& options) {
+    const bool has_run = is_run(options.model);
+    TextModel loaded = load_model(
+        {.path = options.model, .dtype = has_run ? models::WeightDtype::kAsStored : models::WeightDtype::kFp32});
+    directory = std::move(loaded.directory);
+    step = loaded.step;
+    model = std::move(loaded.model);
+    vocabulary = vocabulary_of(*model);
+    becomes_directory = !has_run || models::family_of(model->shape()).shape_of == nullptr;
+    window = becomes_directory ? std::min(model->context(), kMostWindow) : model->context();
   }
 
-  const bool is_directory;
-  int64_t step = 0;
+  std::filesystem::path directory;  // of the tokenizer and config.json
+  bool becomes_directory = false;
+  int64_t step = 0;  // of a run
   std::shared_ptr<models::LanguageModel> model;
-  int64_t vocabulary = tokenize::kByteVocabulary, window = 0;
+  int64_t vocabulary = 0, window = 0;
 };
 
 // The inputs in windows, int64 [1, tokens].
@@ -80,7 +81,7 @@ std::vector<at::Tensor> read_windows(const GaugeOptions& options, const GaugeSou
     at::manual_seed(0);
     texts.push_back(at::randint(source.vocabulary, {source.window}, at::kLong));
   } else {
-    const GaugeTexts read{.file = options.calibrate, .directory = options.model, .vocabulary = source.vocabulary};
+    const GaugeTexts read{.file = options.calibrate, .directory = source.directory, .vocabulary = source.vocabulary};
     for (const std::vector<int64_t>& ids : read_gauge_texts(read)) texts.push_back(at::tensor(ids));
   }
   std::vector<at::Tensor> windows;
@@ -90,11 +91,10 @@ std::vector<at::Tensor> read_windows(const GaugeOptions& options, const GaugeSou
   return windows;
 }
 
-// Writes the model as the source is: a directory, or a run whose one checkpoint has the recipe fp16.
-void write_model(models::LanguageModel& model, const GaugeOptions& options, const GaugeSource& source,
-                 const std::filesystem::path& directory) {
-  if (source.is_directory) {
-    models::save(model, directory, {.source = options.model});
+// Writes the model as a directory, or as a run whose one checkpoint has the recipe fp16.
+void write_model(models::LanguageModel& model, const GaugeSource& source, const std::filesystem::path& directory) {
+  if (source.becomes_directory) {
+    models::save(model, directory, {.source = source.directory});
     return;
   }
   io::save_checkpoint(directory, {.step = source.step,
@@ -105,7 +105,7 @@ void write_model(models::LanguageModel& model, const GaugeOptions& options, cons
 std::shared_ptr<models::LanguageModel> written(const std::filesystem::path& directory, const GaugeSource& source,
                                                models::WeightDtype dtype) {
   release_cached_memory();  // of the model before
-  if (!source.is_directory) return load_trained_model(directory).model;
+  if (!source.becomes_directory) return load_trained_model(directory).model;
   return load_model({.path = directory, .dtype = dtype}).model;
 }
 
@@ -136,7 +136,7 @@ json verify(const std::filesystem::path& directory, const GaugeSource& source, c
       identical = identical && at::equal(model->logits(inputs.windows[i]), inputs.logits[i]);
     }
   }
-  if (source.is_directory) {
+  if (source.becomes_directory) {
     model = nullptr;
     model = written(directory, source, models::WeightDtype::kFp16);
   }
@@ -241,7 +241,7 @@ json gauge_language_model(const GaugeOptions& options) {
         io::compose("FP16's error of up to {} exponents on {} tokens each", options.measurements, some.tokens()));
     if (options.train) counted = [&](const models::Exponents& each) { return gradient_error(each, 1); };
     const gauge::MeasuredExponents found = search_fp16({.model = *source.model,
-                                                        .narrow_weights = source.is_directory,
+                                                        .narrow_weights = source.becomes_directory,
                                                         .inputs = some,
                                                         .freedoms = freedoms,
                                                         .costs = costs,
@@ -274,7 +274,7 @@ json gauge_language_model(const GaugeOptions& options) {
   {
     const auto before = one_plus_weights(*source.model, freedoms);
     const auto gauged = source.model->take_multiplied(exponents);
-    write_model(*gauged, options, source, directory.partial());
+    write_model(*gauged, source, directory.partial());
     certificate["norm_epsilon"] = gauged->norm_epsilon();
     rounded = rounded_weights(before, one_plus_weights(*gauged, freedoms), freedoms, exponents);
   }

@@ -5,8 +5,8 @@
 
 namespace plimsoll::app {
 
-// Writes what the model came from: a Hugging Face directory, or a run whose one checkpoint has the model alone, with the
-// recipe fp16.
+// Writes a Hugging Face directory, of a run whose model began as one, too; of another run a run whose one checkpoint has the
+// model alone, with the recipe fp16.
 nlohmann::json gauge_language_model(const GaugeOptions& options);
 
 }  // namespace plimsoll::app

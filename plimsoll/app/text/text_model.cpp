@@ -51,7 +51,8 @@ TextModel load_run(const TextModelOptions& options) {
           .recipe = trained.recipe,
           .tokenizer = nullptr,
           .ends = std::move(ends),
-          .generation = was_a_directory ? models::read_generation_defaults(run) : models::GenerationDefaults{}};
+          .generation = was_a_directory ? models::read_generation_defaults(run) : models::GenerationDefaults{},
+          .step = trained.step};
 }
 
 }  // namespace
