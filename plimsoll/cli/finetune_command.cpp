@@ -100,9 +100,11 @@ void print_plan(const app::FinetunePlan& plan) {
   }
   write_line(fmt::format("tokens     {} an epoch, {} of them count", plan.tokens, plan.counted));
   write_line(fmt::format("steps      {} of {} rows of {} tokens an epoch", plan.steps, plan.rows, plan.context));
-  if (!plan.loss_scale.empty()) {
-    write_line(fmt::format("loss scale {}, by the certificate of the model, for {:.0f} tokens that count in a step",
-                           plan.loss_scale, plan.targets_a_step));
+  if (plan.loss_scale) {
+    const bool is_left = plan.loss_scale->kind != app::LossScale::Kind::kOfRecipe;
+    write_line(fmt::format("loss scale {} by the certificate of the model{}, for {:.0f} tokens that count in a step",
+                           is_left ? plan.loss_scale->text + "," : "dynamic:",
+                           is_left ? "" : " gradients overflow under each that gauge tried", plan.targets_a_step));
   }
   const shard::PlannedMemory& memory = plan.memory.shared;
   if (plan.adapters > 0) {

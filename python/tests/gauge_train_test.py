@@ -1,6 +1,7 @@
 """plimsoll gauge --train: FP16 fine-tuning of a model with outliers, without loss scaling where the certificate says so."""
 
 import json
+import shutil
 
 import finetune_runs
 import grafted_decoders
@@ -90,12 +91,48 @@ def test_a_large_step_leaves_a_loss_scale_which_a_run_takes(tmp_path):
     _, said, _ = gauged.finetune(gauged.out, "fp16")
     assert "loss scale none, by the certificate" in said
     certificate = gauged.out / "plimsoll_gauge.json"
-    certificate.write_text(json.dumps({"train": {"loss_scale": 64, "most_loss_scale": 1e6, "targets_a_step": 1}}))
+    all_of_it = json.loads(certificate.read_text())
+
+    def say(**train):
+        certificate.write_text(json.dumps({**all_of_it, "train": train}))
+
+    say(loss_scale=64, most_loss_scale=1e6, targets_a_step=1)
     words = finetune_runs.words_of(gauged.out, gauged.data, "--out", tmp_path / "scaled", "--recipe=fp16", *RUN, "--steps=1")
     assert "loss scale 4096, by the certificate" in done(*words)
-    certificate.write_text(json.dumps({"train": {"loss_scale": "all"}}))
+    say(loss_scale=None)
+    said = done(*words[:-1], "--steps=1", "--out", tmp_path / "dynamic")
+    assert "loss scale dynamic: by the certificate of the model gradients overflow under each that gauge tried" in said
+    say(loss_scale="all")
     refused = plimsoll(*words[:-1], "--steps=1", "--out", tmp_path / "refused")
     assert refused.returncode == 1 and "expected train.loss_scale, most_loss_scale and targets_a_step" in refused.stderr
+
+
+@pytest.mark.parametrize("content", ["1.5", "{}"])
+def test_a_file_that_is_no_certificate_is_refused(small_steps, tmp_path, content):
+    model = tmp_path / "model"
+    shutil.copytree(small_steps.out, model)
+    (model / "plimsoll_gauge.json").write_text(content)
+    words = finetune_runs.words_of(model, small_steps.data, "--recipe=fp16", *RUN)
+    assert "expected a certificate of plimsoll gauge" in finetune_runs.refusal(tmp_path, *words)
+
+
+def test_a_certificate_of_other_weights_is_refused(small_steps, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(small_steps.source, model)
+    shutil.copy(small_steps.out / "plimsoll_gauge.json", model)
+    words = finetune_runs.words_of(model, small_steps.data, "--recipe=fp16", *RUN, "--steps=1")
+    first = next(weight for weight in small_steps.certificate["weights"] if weight["exponent"] != 0)
+    line = finetune_runs.refusal(tmp_path, *words)
+    assert f"the largest of {first['name']} is " in line and f"in place of {first['amax']:.6g}; gauge the model anew" in line
+    # A loss scale that is typed, another recipe and adapters need no certificate.
+    done(*words, "--out", tmp_path / "bf16", "--recipe=bf16")
+    assert "certificate" not in plimsoll(*words, "--out", tmp_path / "typed", "--loss-scale=dynamic").stderr
+    # A directory rounded to BF16 has the amaxes of its certificate but for that.
+    rounded = tmp_path / "rounded"
+    done("convert", "--model", small_steps.out, "--out", rounded, "--dtype", "bf16")
+    shutil.copy(small_steps.out / "plimsoll_gauge.json", rounded)
+    words = finetune_runs.words_of(rounded, small_steps.data, "--recipe=fp16", *RUN, "--steps=1")
+    assert "loss scale none, by the certificate" in done(*words, "--out", tmp_path / "of_bf16")
 
 
 @pytest.mark.parametrize(("arguments", "expected"), [(["--train"], "expected --calibrate FILE")])

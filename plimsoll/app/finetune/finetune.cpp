@@ -39,13 +39,16 @@ double targets_a_step(const FinetuneOptions& options, const FinetuneData& data) 
 
 // Takes the loss scale of the model's certificate, where the recipe's would be dynamic. A certificate knows nothing of
 // the gradients between the two matrices of an adapter. targets: of a rank's share of a step, whose gradients are its
-// mean's.
-bool take_gauged_loss_scale(const FinetuneOptions& options, double targets, TrainOptions& run) {
-  if (options.lora || run.loss_scale.kind != LossScale::Kind::kOfRecipe) return false;
-  if (run.recipe.value.high_precision_format() != format::Format::kFp16) return false;
+// mean's. Nothing without a certificate of training.
+std::optional<LossScale> take_gauged_loss_scale(const FinetuneOptions& options, double targets, TrainOptions& run) {
+  if (options.lora || run.loss_scale.kind != LossScale::Kind::kOfRecipe) return std::nullopt;
+  if (run.recipe.value.high_precision_format() != format::Format::kFp16) return std::nullopt;
   const auto scale = gauged_loss_scale(run.source, targets);
-  if (scale) run.loss_scale = *scale;
-  return scale.has_value();
+  if (!scale) return std::nullopt;
+  expect_certified_weights(run.source, *models::load(run.source).model);
+  release_cached_memory();  // of that model
+  run.loss_scale = *scale;
+  return scale;
 }
 
 FinetunePlan plan_of(const FinetuneOptions& options, const FinetuneData& data, int64_t steps, int64_t ranks) {
@@ -111,10 +114,8 @@ std::optional<TrainSummary> finetune(const FinetuneOptions& options, const Finet
     FinetuneData data = read_finetune_data(options, *tokenizer_of(options));
     set_steps(options, data.examples->rows(), run);
     FinetunePlan plan = plan_of(options, data, run.steps, ranks);
-    if (take_gauged_loss_scale(options, plan.targets_a_step / static_cast<double>(ranks), run)) {
-      plan.loss_scale = run.loss_scale.text;
-    }
     expect_memory(options, plan.memory, ranks);
+    plan.loss_scale = take_gauged_loss_scale(options, plan.targets_a_step / static_cast<double>(ranks), run);
     if (speaks(run)) {
       observer.on_plan(plan);
       prompts = data.examples->prompts(static_cast<size_t>(options.samples));

@@ -18,7 +18,8 @@ struct FinetunePlan {
   int64_t cut = 0, skipped = 0, joined = 0;  // Examples
   int64_t tokens = 0, counted = 0;           // of the training examples; read in an epoch
   int64_t context = 0, rows = 0, steps = 0;
-  std::string loss_scale;  // that of the model's certificate, for so many targets a step; empty: it has none
+  // By the model's certificate, for so many targets a step: the recipe's where all overflow; nothing: it has none.
+  std::optional<LossScale> loss_scale = {};
   double targets_a_step = 0;
   int64_t adapters = 0;      // parameters of theirs; 0: the whole model trains
   MemoryEstimate memory;     // of a rank

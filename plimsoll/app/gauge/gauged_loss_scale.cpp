@@ -1,28 +1,86 @@
 #include "plimsoll/app/gauge/gauged_loss_scale.h"
 
+#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge/gauge.h"
+#include "plimsoll/gauge/fp16_range.h"
 #include "plimsoll/io/json.h"
 
 namespace plimsoll::app {
 
+namespace {
+
+using nlohmann::json;
+
+constexpr double kMostApart = 0x1p-8;  // twice what rounding to BF16 changes, of an amax
+
+json certificate_in(const std::filesystem::path& file) {
+  json certificate = io::read_json(file);
+  const auto is_weight = [](const json& each) {
+    return each.is_object() && each.contains("name") && each["name"].is_string() && each.contains("amax") &&
+           (each["amax"].is_number() || each["amax"].is_null());
+  };
+  if (!certificate.is_object() || !certificate.contains("weights") || !certificate["weights"].is_array() ||
+      !std::ranges::all_of(certificate["weights"], is_weight)) {
+    fail(
+        "{}: expected a certificate of plimsoll gauge, with a name and an amax of each of its weights, got another file",
+        file.native());
+  }
+  return certificate;
+}
+
+// Largest magnitude of each weight, as a certificate has it.
+std::map<std::string, double> amaxes_of(const models::LanguageModel& model) {
+  const auto weights = model.weights_with_freedom();
+  std::map<std::string, double> result;
+  for (const models::GaugedTensor& tensor : model.freedoms().weights) {
+    const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
+    result.emplace(tensor.name, count(weights.at(tensor.name)).amax);
+  }
+  return result;
+}
+
+}  // namespace
+
+void expect_certified_weights(const std::filesystem::path& directory, const models::LanguageModel& model) {
+  const at::NoGradGuard no_grad;
+  const std::filesystem::path file = directory / kGaugeCertificate;
+  const json certificate = certificate_in(file);
+  const std::map<std::string, double> amaxes = amaxes_of(model);
+  for (const json& weight : certificate["weights"]) {
+    const auto name = weight["name"].get<std::string>();
+    const auto found = amaxes.find(name);
+    if (found == amaxes.end()) fail("{}: expected the weights that it is of, got none named {}", file.native(), name);
+    const double expected = weight["amax"].is_null() ? INFINITY : weight["amax"].get<double>(), got = found->second;
+    const bool is_same = std::isfinite(expected) ? std::abs(got - expected) <= kMostApart * expected
+                                                 : !std::isfinite(got);  // JSON has neither Inf nor NaN
+    if (is_same) continue;
+    fail(
+        "{}: expected the weights that it is of, got others: the largest of {} is {:.6g} in place of {:.6g}; gauge "
+        "the model anew, or type --loss-scale",
+        file.native(), name, got, expected);
+  }
+}
+
 std::optional<LossScale> gauged_loss_scale(const std::filesystem::path& directory, double targets_a_step) {
   const std::filesystem::path file = directory / kGaugeCertificate;
   if (!std::filesystem::exists(file)) return std::nullopt;
-  const nlohmann::json certificate = io::read_json(file);
-  if (!certificate.is_object() || !certificate.contains("train")) return std::nullopt;
+  const json certificate = certificate_in(file);
+  if (!certificate.contains("train")) return std::nullopt;
   double scale = 0, most = 0, targets = 0;
   try {
-    if (certificate.at("train").at("loss_scale").is_null()) return std::nullopt;
+    if (certificate.at("train").at("loss_scale").is_null()) return LossScale();
     scale = certificate.at("train").at("loss_scale").get<double>();
     most = certificate.at("train").at("most_loss_scale").get<double>();
     targets = certificate.at("train").at("targets_a_step").get<double>();
-  } catch (const nlohmann::json::exception&) {
+  } catch (const json::exception&) {
     fail("{}: expected train.loss_scale, most_loss_scale and targets_a_step, three numbers", file.native());
   }
   if (!(scale >= 1 && most >= scale && targets >= 1) || !std::isfinite(most) || !std::isfinite(targets)) {
