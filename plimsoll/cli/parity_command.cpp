@@ -133,14 +133,8 @@ std::vector<models::WeightDtype> usual_dtypes(const ParityCommand& command) {
   return dtypes;
 }
 
-void expect_no_run(const char* option, const std::filesystem::path& directory) {
-  if (!app::is_run(directory)) return;
-  app::refuse("{}: expected a Hugging Face directory, which plimsoll convert makes of a run, got the run {}", option,
-              directory.native());
-}
-
 void check_against(const ParityCommand& command, bool is_decoder) {
-  expect_no_run("--against", command.against);
+  app::expect_hugging_face_directory("--against", command.against);
   const std::filesystem::path& odd = is_decoder ? command.against : command.options.model;
   if (!is_decoder || !models::is_decoder_directory(command.against)) {
     app::refuse("--against: expected two models other than T5, got {}", odd.native());
@@ -151,7 +145,7 @@ void check_against(const ParityCommand& command, bool is_decoder) {
 int run_parity(const ParityCommand& command) {
   use_threads(command.threads);
   app::ParityOptions options = command.options;
-  expect_no_run("--model", options.model);
+  app::expect_hugging_face_directory("--model", options.model);
   if (!command.has_dtypes) options.dtypes = usual_dtypes(command);
   AuditFile audit(command.audit);
   const bool is_decoder = models::is_decoder_directory(options.model);

@@ -301,10 +301,7 @@ class ModelQuantizer {
 
 QuantizeSummary quantize_model(const QuantizeOptions& options) {
   const at::NoGradGuard no_grad;
-  if (is_run(options.model)) {
-    refuse("--model: expected a Hugging Face directory, which plimsoll convert makes of a run, got the run {}",
-           options.model.native());
-  }
+  expect_hugging_face_directory("--model", options.model);
   ModelQuantizer quantizer(options);
   NewDirectory directory(options.out);
   const QuantizeSummary summary = quantizer.write(directory.partial());

@@ -19,6 +19,7 @@
 #include "plimsoll/app/line/value_rows.h"
 #include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/process/interrupt.h"
+#include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/io/atomic_file.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/sha256.h"
@@ -38,9 +39,8 @@ using nlohmann::json;
 constexpr const char* kCalibrationFile = "plimsoll_line_calibration.jsonl";
 
 std::unique_ptr<LineSubject> subject_of(const LineOptions& options) {
-  if (models::is_decoder_directory(options.model)) return decoder_line(options);
-  if (std::filesystem::exists(options.model / "config.json")) return t5_line(options);
-  refuse("--model: expected a Hugging Face directory of a decoder or a T5, got {}", options.model.native());
+  expect_hugging_face_directory("--model", options.model);
+  return models::is_decoder_directory(options.model) ? decoder_line(options) : t5_line(options);
 }
 
 class Line {

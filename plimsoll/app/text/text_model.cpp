@@ -39,8 +39,10 @@ TextModel load_directory(const TextModelOptions& options) {
 
 TextModel load_run(const TextModelOptions& options) {
   if (options.dtype != models::WeightDtype::kAsStored) {
-    refuse("--dtype {}: expected a Hugging Face directory, got {}, a run, which computes by its recipe",
-           recipe::name_of(models::kWeightDtypes, options.dtype), options.path.native());
+    refuse(
+        "--dtype {}: expected a Hugging Face directory, which plimsoll convert makes of a run, got the run {}, which "
+        "computes by its recipe",
+        recipe::name_of(models::kWeightDtypes, options.dtype), options.path.native());
   }
   TrainedModel trained = load_trained_model(options.path);
   std::vector<int64_t> ends = ends_of(trained.model->shape());

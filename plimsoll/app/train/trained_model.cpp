@@ -31,6 +31,13 @@ bool is_run(const std::filesystem::path& path) {
   return std::filesystem::exists(path / "manifest.json") || !io::list_checkpoints(path).empty();
 }
 
+void expect_hugging_face_directory(std::string_view label, const std::filesystem::path& path) {
+  const auto got = [&](const std::string& what) { refuse("{}: expected a Hugging Face directory, {}", label, what); };
+  if (!std::filesystem::is_directory(path)) got(io::compose("got {}, which is no directory", path.native()));
+  if (is_run(path)) got(io::compose("which plimsoll convert makes of a run, got the run {}", path.native()));
+  if (!std::filesystem::exists(path / "config.json")) got(io::compose("got {} without config.json", path.native()));
+}
+
 TrainedModel load_trained_model(const std::filesystem::path& path) {
   const io::Checkpoint checkpoint = load_step(path);
   try {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string_view>
 
 #include "plimsoll/models/language_model.h"
 #include "plimsoll/ops/scaling/precision_controller.h"
@@ -19,6 +20,10 @@ struct TrainedModel {
 
 // Whether this is a run with a checkpoint, or a checkpoint of one step.
 bool is_run(const std::filesystem::path& path);
+
+// Throws UsageError, which opens with `label`, for what is no Hugging Face directory: a run, a file, a directory without
+// config.json. A run that has weights beside its checkpoints is refused, too: once it is resumed the checkpoints are newer.
+void expect_hugging_face_directory(std::string_view label, const std::filesystem::path& path);
 
 // The model of a run's newest good checkpoint, or of one step's directory. Throws Error or io::Error.
 TrainedModel load_trained_model(const std::filesystem::path& path);
