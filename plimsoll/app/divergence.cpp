@@ -1,5 +1,7 @@
 #include "plimsoll/app/divergence.h"
 
+#include <ATen/TensorOperators.h>
+
 #include <cmath>
 
 #include "plimsoll/runtime/threads.h"
@@ -18,6 +20,14 @@ std::vector<double> divergences(const at::Tensor& log_p, const at::Tensor& log_q
     }
   });
   return result;
+}
+
+int64_t agreeing_rows(const at::Tensor& log_p, const at::Tensor& log_q, int64_t most) {
+  const at::Tensor first = log_p.argmax(-1, /*keepdim=*/true), of_first = log_q.gather(1, first);
+  at::Tensor agrees = log_q.gt(of_first).sum(-1).lt(most);
+  if (most == 1) agrees = log_q.argmax(-1).eq(first.squeeze(1));  // of two that are alike the first one
+  const at::Tensor has_nan = log_p.isnan().any(-1).logical_or(log_q.isnan().any(-1));
+  return agrees.logical_and(has_nan.logical_not()).sum().item<int64_t>();
 }
 
 }  // namespace plimsoll::app

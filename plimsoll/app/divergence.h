@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace plimsoll::app {
@@ -11,5 +12,9 @@ namespace plimsoll::app {
 // exponential is the C library's and the sum runs in the order of the classes, so that a row's bits depend on nothing
 // beside it.
 std::vector<double> divergences(const at::Tensor& log_p, const at::Tensor& log_q);
+
+// Rows in which fewer than `most` classes are likelier by log_q than the one that is likeliest by log_p; with 1, rows whose
+// likeliest class is the same. NaN agrees with nothing. fp64 [rows, classes] both.
+int64_t agreeing_rows(const at::Tensor& log_p, const at::Tensor& log_q, int64_t most);
 
 }  // namespace plimsoll::app

@@ -44,5 +44,31 @@ TEST(Divergence, OfWhatIsNotFiniteIsNaN) {
   EXPECT_THAT(divergences(p, q), testing::ElementsAre(testing::IsNan(), 0));
 }
 
+TEST(AgreeingRows, HaveTheLikeliestClassAmongSoMany) {
+  at::manual_seed(2);
+  const at::Tensor p = log_probabilities(20, 9), order = p.argsort(-1, /*descending=*/true);
+  EXPECT_EQ(agreeing_rows(p, p, 1), 20);
+  for (int64_t place = 0; place < 9; ++place) {
+    // The first class of p becomes the one at `place` of q.
+    at::Tensor q = p.clone();
+    const at::Tensor first = order.narrow(1, 0, 1), other = order.narrow(1, place, 1);
+    q.scatter_(1, first, p.gather(1, other)).scatter_(1, other, p.gather(1, first) - (place == 0 ? 0 : 1e-9));
+    EXPECT_EQ(agreeing_rows(p, q, 1), place == 0 ? 20 : 0);
+    EXPECT_EQ(agreeing_rows(p, q, 5), place < 5 ? 20 : 0) << place;
+  }
+}
+
+TEST(AgreeingRows, NaNAgreesWithNothing) {
+  const at::Tensor p = log_probabilities(3, 4), nan = p * std::numeric_limits<double>::quiet_NaN();
+  for (const int64_t most : {1, 5}) {
+    EXPECT_EQ(agreeing_rows(p, nan, most), 0);
+    EXPECT_EQ(agreeing_rows(nan, p, most), 0);
+    EXPECT_EQ(agreeing_rows(nan, nan, most), 0);
+    at::Tensor one = p.clone();
+    one[1][2] = NAN;
+    EXPECT_EQ(agreeing_rows(p, one, most), 2);
+  }
+}
+
 }  // namespace
 }  // namespace plimsoll::app

@@ -28,10 +28,8 @@ void TokenComparison::add(const at::Tensor& logits, const at::Tensor& reference,
     loss_ -= got.gather(1, targets.narrow(0, begin, rows).unsqueeze(1)).sum().item<double>();
     const std::vector<double> divergence = app::divergences(want, got);
     divergences_.insert(divergences_.end(), divergence.begin(), divergence.end());
-    const at::Tensor first = want.argmax(-1);
-    agreeing_ += got.argmax(-1).eq(first).sum().item<int64_t>();
-    const at::Tensor likelier = got.gt(got.gather(1, first.unsqueeze(1))).sum(-1);
-    among_five_ += likelier.lt(5).sum().item<int64_t>();
+    agreeing_ += agreeing_rows(want, got, 1);
+    among_five_ += agreeing_rows(want, got, 5);
   }
 }
 
