@@ -166,6 +166,25 @@ def test_models_of_other_tokens_are_one_error(change, codes, text, tmp_path):
     assert expected in result.stderr and "perplexity" not in result.stdout
 
 
+def test_without_a_context_windows_are_as_long_as_both_models_see(codes, values, text, tmp_path):
+    shorter_context(codes, tmp_path / "short")
+    words = ["--data", text, "--tokens", TOKENS, "--dtypes", "bf16,fp32"]
+    size = CONTEXT // 2
+    for model, against in ((tmp_path / "short", values), (values, tmp_path / "short")):
+        results = {}
+        for name, context in {"none": [], "typed": ["--context", size], "long": ["--context", size + 1]}.items():
+            json_file = tmp_path / name
+            result = plimsoll("parity", "--model", model, "--against", against, *words, *context, "--json", json_file)
+            results[name] = (
+                result,
+                json.loads(json_file.read_text())["reference"]["perplexity"] if result.returncode == 0 else 0,
+            )
+        said = f"plimsoll: warning: parity: the text is read in windows of {size} tokens, as many as {tmp_path / 'short'} sees\n"
+        assert [results[name][0].stderr for name in ("none", "typed")] == [said, ""]
+        assert results["none"][1] == results["typed"][1] > 1
+        assert f"--context: expected at most the {size} tokens" in results["long"][0].stderr
+
+
 def test_t5_and_what_a_directory_cannot_be_compared_with_are_one_error(values, text, tmp_path):
     t5 = tmp_path / "t5"
     config = T5Config(vocab_size=64, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=2)

@@ -40,11 +40,21 @@ void expect_same_tokenizer(const TextModel& model, const TextModel& against) {
   }
 }
 
-Windows windows_of_both(const TextModel& model, const TextModel& against, const TokenWindowOptions& options) {
+// Without --context the windows are as long as the model sees that sees less, which is said where it shortens them.
+Windows windows_of_both(const TextModel& model, const TextModel& against, TokenWindowOptions options,
+                        const models::Warn& warn) {
   expect_same_tokenizer(model, against);
+  const int64_t sees = model.model->context(), other_sees = against.model->context();
+  const TextModel& shorter = sees < other_sees ? model : against;
+  if (!options.context) {
+    options.context = usual_window(shorter);
+    if (warn && *options.context < usual_window(sees < other_sees ? against : model)) {
+      warn(io::compose("parity: the text is read in windows of {} tokens, as many as {} sees", *options.context,
+                       shorter.directory.native()));
+    }
+  }
+  const Windows own = read_token_windows(model, options);
   Windows windows = read_token_windows(against, options);
-  const int64_t context = windows.front().inputs.numel();
-  const Windows own = read_token_windows(model, {.data = options.data, .context = context, .tokens = options.tokens});
   if (same_tokens(windows, own)) return windows;
   fail("{}: expected the tokenizer of {}, got another, which reads {} as other tokens", model.directory.native(),
        against.directory.native(), options.data.native());
@@ -113,7 +123,7 @@ json text_parity(const TextParityOptions& options) {
   std::vector<Judged> narrow;
   for (const models::WeightDtype dtype : options.dtypes) {
     narrow.emplace_back(load(path, dtype), std::string(recipe::name_of(models::kWeightDtypes, dtype)));
-    if (windows.empty()) windows = windows_of_both(narrow.back().model(), exact.model(), text);
+    if (windows.empty()) windows = windows_of_both(narrow.back().model(), exact.model(), text, options.warn);
   }
   int64_t tokens = 0;
   for (const TokenWindow& window : windows) {

@@ -17,7 +17,7 @@ struct TextParityOptions {
   std::filesystem::path against = {};       // a directory whose FP32 is the reference; empty: that of `model`
   std::filesystem::path data;               // a text
   std::vector<models::WeightDtype> dtypes;  // not kAsStored
-  // Tokens in a window, each of which begins anew; none: 512, or as many as the model sees.
+  // Tokens in a window, each of which begins anew; none: 512, or as many as the model sees, of both the smaller number.
   std::optional<int64_t> context = {};
   int64_t tokens = 1 << 16;             // of the text, from its beginning, at most
   std::optional<Outlier> outlier = {};  // that the model gets first; none with `against`

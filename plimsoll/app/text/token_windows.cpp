@@ -15,8 +15,10 @@ constexpr int64_t kUsualWindow = 512;
 
 }  // namespace
 
+int64_t usual_window(const TextModel& model) { return std::min(kUsualWindow, model.model->context()); }
+
 std::vector<TokenWindow> read_token_windows(const TextModel& model, const TokenWindowOptions& options) {
-  const int64_t most = model.model->context(), context = options.context.value_or(std::min(kUsualWindow, most));
+  const int64_t most = model.model->context(), context = options.context.value_or(usual_window(model));
   if (context > most) refuse("--context: expected at most the {} tokens that the model sees, got {}", most, context);
   const EncodedText text({options.data}, *model.tokenizer);
   const int64_t count = std::min(options.tokens, text.count());

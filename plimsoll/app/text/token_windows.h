@@ -22,6 +22,9 @@ struct TokenWindowOptions {
   int64_t tokens = 1 << 16;             // of the text, from its beginning, at most
 };
 
+// Tokens in a window unless --context says another number: 512, or as many as the model sees.
+int64_t usual_window(const TextModel& model);
+
 // At least one window. Throws UsageError for a context beyond the model's, Error for a text of fewer than two tokens.
 std::vector<TokenWindow> read_token_windows(const TextModel& model, const TokenWindowOptions& options);
 
