@@ -184,7 +184,9 @@ json parity(const ParityOptions& options) {
     examples = texts->read_examples(options.data);
     ParityRun run(exact, options.max_new_tokens);
     for (const models::T5Input& input :
-         t5_inputs_of(examples, *exact, {.batch = options.batch, .max_new_tokens = options.max_new_tokens})) {
+         t5_inputs_of(examples, *exact,
+                      {.batch = options.batch, .max_new_tokens = options.max_new_tokens, .check = options.check})) {
+      options.check();
       references.push_back(run.as_reference(input));
     }
     result["inputs"] = examples.size();
@@ -201,7 +203,10 @@ json parity(const ParityOptions& options) {
     model->numerics = options.numerics;
     ParityRun run(std::move(model), options.max_new_tokens);
     Marker marker(*texts, examples);
-    for (const ParityReference& reference : references) run.compare(reference, marker);
+    for (const ParityReference& reference : references) {
+      options.check();
+      run.compare(reference, marker);
+    }
     io::check_mapped_files();
     result["dtypes"][name] = run.result(marker.marks());
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct ParityOptions {
   int64_t batch = 8;                                      // inputs at a time
   int64_t max_new_tokens = 32;                            // of each text that is written
   models::Warn warn = [](const std::string&) {};          // of load_t5
+  std::function<void()> check = [] {};                    // called before each batch; it may throw
 };
 
 // {"inputs", "decoder_tokens", "dtypes": {name: {...}}}, of each dtype

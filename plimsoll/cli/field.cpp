@@ -37,6 +37,9 @@ T parse_number(const std::string& label, const std::string& typed, Range<T> rang
   const char* end = typed.data() + typed.size();
   const auto [stop, error] = std::from_chars(typed.data(), end, value);
   const bool in_range = value >= range.from && value <= range.to;  // false for NaN
+  if (std::is_integral_v<T> && error == std::errc::result_out_of_range) {
+    app::refuse("{}: expected {} from {} to {}, got '{}'", label, kind, range.from, range.to, typed);
+  }
   if (error != std::errc() || stop != end || !in_range) {
     app::refuse("{}: expected {}, got '{}'", label, describe(range, kind), typed);
   }
@@ -244,6 +247,14 @@ Field finish_in(std::optional<app::FinishIn>& target) {
 
 Field loss_scale(app::LossScale& target) {
   return single(target, [](const std::string&, const std::string& typed) { return app::parse_loss_scale(typed); });
+}
+
+Field noted(Field field, std::vector<std::string>& typed) {
+  field.set = [set = std::move(field.set), &typed](const std::string& label, const Typed& values) {
+    set(label, values);
+    typed.push_back(label);
+  };
+  return field;
 }
 
 Field path(std::filesystem::path& target, PathMust must) {

@@ -94,6 +94,9 @@ Field finish_in(std::optional<app::FinishIn>& target);
 // app::parse_loss_scale.
 Field loss_scale(app::LossScale& target);
 
+// The field, of which `typed` hears when it is set: it gets the option as typed.
+Field noted(Field field, std::vector<std::string>& typed);
+
 enum class PathMust : uint8_t { kNothing, kExist };
 Field path(std::filesystem::path& target, PathMust must = PathMust::kNothing);
 // Asked for without a path: set to an empty one.

@@ -10,11 +10,13 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge/gauge.h"
 #include "plimsoll/app/process/interrupt.h"
+#include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
+#include "plimsoll/models/load.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -26,6 +28,7 @@ constexpr size_t kRows = 8;  // of the tensors with least headroom
 struct GaugeCommand {
   app::GaugeOptions options;
   std::optional<int64_t> step_targets;
+  std::vector<std::string> of_t5, of_decoder;  // options of one kind of model that were typed
   int64_t threads = 0;
   std::filesystem::path audit;
 };
@@ -123,8 +126,21 @@ json gauge_until_interrupted(app::GaugeOptions options) {
   return app::gauge_checkpoint(options);
 }
 
+void expect_options_of(const GaugeCommand& command) {
+  const std::filesystem::path& model = command.options.model;
+  const bool is_decoder = app::is_run(model) || models::is_decoder_directory(model);
+  const std::vector<std::string>& others = is_decoder ? command.of_t5 : command.of_decoder;
+  if (!others.empty()) {
+    app::refuse("{}: expected a {}, got {}", others.front(), is_decoder ? "T5" : "decoder-only model", model.native());
+  }
+  if (!command.of_decoder.empty() && command.options.calibrate.empty()) {
+    app::refuse("gauge: expected --calibrate beside {}", command.of_decoder.front());
+  }
+}
+
 int run_gauge(GaugeCommand& command) {
   if (command.step_targets && !command.options.train) app::refuse("gauge: expected --train beside --step-targets");
+  expect_options_of(command);
   command.options.step_targets = command.step_targets.value_or(command.options.step_targets);
   command.options.progress = [](const std::string& what) { write_line(fmt::format("measuring {}", what)); };
   use_threads(command.threads);
@@ -156,15 +172,18 @@ Command gauge_command() {
                    "without: the worst case, from the weights"},
                   {"headroom-bits", "N", integer(options.headroom_bits, {.from = 0, .to = 12}),
                    "between the largest value of each tensor and FP16's"},
-                  {"measurements", "N", integer(options.measurements, {.from = 0, .to = 1 << 20}),
+                  {"measurements", "N",
+                   noted(integer(options.measurements, {.from = 0, .to = 1 << 20}), command->of_decoder),
                    "exponents at most whose FP16 error is measured, of a decoder; 0: amaxes alone choose"},
                   {"train", "", toggle(options.train),
                    "the gradients count, too, and the certificate says which loss scale FP16 training needs"},
                   {"step-targets", "N", integer(command->step_targets, {.from = 1, .to = int64_t{1} << 40}),
                    "--train: tokens that count in a step, whose loss is their mean (2048)"},
-                  {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "inputs at a time"},
-                  {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
-                   "written to calibrate the decoder on, for inputs without decoder_input_ids"},
+                  {"batch", "N", noted(integer(options.batch, {.from = 1, .to = 1 << 20}), command->of_t5),
+                   "T5: inputs at a time"},
+                  {"max-new-tokens", "N",
+                   noted(integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}), command->of_t5),
+                   "T5: written to calibrate the decoder on, for inputs without decoder_input_ids"},
                   threads_option(command->threads),
                   audit_option(command->audit)},
       .run = [command](const json&) { return run_gauge(*command); }};

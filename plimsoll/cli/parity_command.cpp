@@ -4,10 +4,12 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/parity.h"
 #include "plimsoll/app/parity_limits.h"
+#include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/app/text/parity_text.h"
 #include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/cli/audit_option.h"
@@ -27,7 +29,8 @@ const auto kParityDtypes = std::span(models::kT5Dtypes).subspan(1);  // without 
 
 struct ParityCommand {
   app::ParityOptions options;
-  bool has_dtypes = false;  // that were typed
+  bool has_dtypes = false;                     // that were typed
+  std::vector<std::string> of_t5, of_decoder;  // options of one kind of model that were typed
   std::filesystem::path against;
   std::optional<int64_t> context;
   int64_t tokens = 1 << 16;
@@ -142,7 +145,30 @@ void check_against(const ParityCommand& command, bool is_decoder) {
   if (command.outlier) app::refuse("--inject: expected one directory, got {} beside it", command.against.native());
 }
 
+void expect_options_of(const ParityCommand& command, bool is_decoder) {
+  const std::vector<std::string>& others = is_decoder ? command.of_t5 : command.of_decoder;
+  if (others.empty()) return;
+  app::refuse("{}: expected a {}, got {}", others.front(), is_decoder ? "T5" : "model other than T5",
+              command.options.model.native());
+}
+
+json measured(const ParityCommand& command, const app::ParityOptions& options, bool is_decoder) {
+  json result = is_decoder ? app::text_parity({.model = options.model,
+                                               .against = command.against,
+                                               .data = options.data,
+                                               .dtypes = options.dtypes,
+                                               .context = command.context,
+                                               .tokens = command.tokens,
+                                               .outlier = command.outlier,
+                                               .warn = options.warn,
+                                               .check = options.check})
+                           : app::parity(options);
+  options.check();
+  return result;
+}
+
 int run_parity(const ParityCommand& command) {
+  std::optional<app::InterruptScope> interrupt(std::in_place);
   use_threads(command.threads);
   app::ParityOptions options = command.options;
   app::expect_hugging_face_directory("--model", options.model);
@@ -150,19 +176,10 @@ int run_parity(const ParityCommand& command) {
   AuditFile audit(command.audit);
   const bool is_decoder = models::is_decoder_directory(options.model);
   if (!command.against.empty()) check_against(command, is_decoder);
-  if (!is_decoder && command.limits.max_ppl)
-    app::refuse("--max-ppl: expected a model other than T5, got {}", options.model.native());
-  if (!is_decoder && command.outlier)
-    app::refuse("--inject: expected a model other than T5, got {}", options.model.native());
-  const json result = is_decoder ? app::text_parity({.model = options.model,
-                                                     .against = command.against,
-                                                     .data = options.data,
-                                                     .dtypes = options.dtypes,
-                                                     .context = command.context,
-                                                     .tokens = command.tokens,
-                                                     .outlier = command.outlier,
-                                                     .warn = options.warn})
-                                 : app::parity(options);
+  expect_options_of(command, is_decoder);
+  options.check = [&] { interrupt->stop_if_requested("parity"); };
+  const json result = measured(command, options, is_decoder);
+  interrupt.reset();
   audit.write();
   if (!command.json_file.empty()) io::write_file(command.json_file, result.dump(2) + "\n");
   is_decoder ? print_text_parity(result, options.dtypes) : print_parity(result, options.dtypes);
@@ -201,20 +218,23 @@ Command parity_command() {
             "not T5: the directory whose FP32 is the reference, instead of --model: values that its codes were made of"},
            {"dtypes", "A,B", parity_dtypes(*command),
             "of fp32, bf16, fp16, fp8, nvfp4, mxfp4; codes: the usual ones without fp8, with --against bf16"},
-           {"fixes", "NAME", choice(options.numerics, models::kT5Fixes), "T5: of fp16, as plimsoll t5"},
-           {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "T5: inputs at a time"},
-           {"max-new-tokens", "N", integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}),
+           {"fixes", "NAME", noted(choice(options.numerics, models::kT5Fixes), command->of_t5),
+            "T5: of fp16, as plimsoll t5"},
+           {"batch", "N", noted(integer(options.batch, {.from = 1, .to = 1 << 20}), command->of_t5),
+            "T5: inputs at a time"},
+           {"max-new-tokens", "N", noted(integer(options.max_new_tokens, {.from = 1, .to = 1 << 20}), command->of_t5),
             "T5: of each text that is written"},
-           {"context", "N", integer(command->context, {.from = 1, .to = 1 << 20}),
+           {"context", "N", noted(integer(command->context, {.from = 1, .to = 1 << 20}), command->of_decoder),
             "tokens that a model other than T5 sees at a time, instead of 512"},
-           {"tokens", "N", integer(command->tokens, {.from = 2}), "of the text that it reads, at most"},
+           {"tokens", "N", noted(integer(command->tokens, {.from = 2}), command->of_decoder),
+            "of the text that it reads, at most"},
            {"max-kl", "X", number(command->limits.max_kl, {.from = 0}),
             "exit code 1 if the mean KL of a dtype is more, nats"},
            {"min-agree", "X", number(command->limits.min_agree, {.from = 0, .to = 1}),
             "exit code 1 if a smaller share of the tokens has fp32's likeliest"},
-           {"max-ppl", "X", number(command->limits.max_ppl, {.from = 1}),
+           {"max-ppl", "X", noted(number(command->limits.max_ppl, {.from = 1}), command->of_decoder),
             "not T5: exit code 1 if the perplexity of a dtype is more"},
-           {"inject", "CHANNEL,LAYER,FACTOR", outlier(command->outlier),
+           {"inject", "CHANNEL,LAYER,FACTOR", noted(outlier(command->outlier), command->of_decoder),
             "not T5: an outlier in that channel of the attention's values, of which the output projection takes the "
             "factor back: what the formats make of it"},
            threads_option(command->threads),

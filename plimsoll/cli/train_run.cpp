@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <filesystem>
+#include <string>
+#include <system_error>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/process/ranks.h"
@@ -10,13 +13,30 @@
 #include "plimsoll/cli/command.h"
 #include "plimsoll/cli/profile_table.h"
 #include "plimsoll/cli/progress.h"
+#include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/watch_option.h"
 
 namespace plimsoll::cli {
 
+namespace {
+
+// A preset's name comes before that of a folder.
+void warn_of_a_folder(const app::TrainOptions& options) {
+  if (!options.source.empty() || !options.config_of.empty() || !options.configuration.contains("model")) return;
+  const auto& name = options.configuration["model"];
+  std::error_code ignored;
+  if (!name.is_string() || !std::filesystem::is_directory(name.get<std::string>(), ignored)) return;
+  print_warning(fmt::format("the model is the preset {0}, not the folder of this name, which is --model ./{0}",
+                            name.get<std::string>()));
+}
+
+}  // namespace
+
 void print_configuration(const app::TrainOptions& options) {
   app::check_sharing(options);
-  if (app::speaks(options)) fmt::print("configuration {}\n", options.configuration.dump());
+  if (!app::speaks(options)) return;
+  fmt::print("configuration {}\n", options.configuration.dump());
+  warn_of_a_folder(options);
 }
 
 int train_and_print(const app::TrainOptions& options) {

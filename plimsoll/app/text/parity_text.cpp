@@ -122,15 +122,20 @@ json text_parity(const TextParityOptions& options) {
   if (!has_other) windows = read_token_windows(exact.model(), text);
   std::vector<Judged> narrow;
   for (const models::WeightDtype dtype : options.dtypes) {
+    options.check();
     narrow.emplace_back(load(path, dtype), std::string(recipe::name_of(models::kWeightDtypes, dtype)));
     if (windows.empty()) windows = windows_of_both(narrow.back().model(), exact.model(), text, options.warn);
   }
   int64_t tokens = 0;
   for (const TokenWindow& window : windows) {
+    options.check();
     tokens += window.targets.numel();
     const at::Tensor reference = exact.logits(window);
     if (has_other) exact.compare(reference, reference, window);
-    for (Judged& each : narrow) each.compare(each.logits(window), reference, window);
+    for (Judged& each : narrow) {
+      options.check();
+      each.compare(each.logits(window), reference, window);
+    }
     io::check_mapped_files();
   }
   json result = {{"tokens", tokens}, {"dtypes", json::object()}};

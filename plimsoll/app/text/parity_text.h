@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
@@ -22,6 +23,7 @@ struct TextParityOptions {
   int64_t tokens = 1 << 16;             // of the text, from its beginning, at most
   std::optional<Outlier> outlier = {};  // that the model gets first; none with `against`
   models::Warn warn = {};
+  std::function<void()> check = [] {};  // called before each window is read; it may throw
 };
 
 // {"tokens", "dtypes": {name: {...}}}; tokens: those that are predicted, of each dtype
