@@ -362,7 +362,11 @@ def test_a_tokenizer_for_more_tokens_than_the_model_has_is_refused_at_once(tiny,
         (["train", "--model", "{tiny}", "--context", "32", "--out", "{out}", "--json", "/proc/x"], 1, "/proc/x: cannot create"),
         (["train", "--model", "{tiny}", "--context", "32", "--out", "/proc"], 1, "/proc: cannot write there: "),
         (["convert", "--model", "{tiny}", "--out", "/nope/out"], 1, "/nope/out: cannot write there: No such file or directory"),
-        (["generate", "--model", "{run}", "--dtype", "bf16"], 2, "--dtype bf16: expected a Hugging Face directory, got"),
+        (
+            ["generate", "--model", "{run}", "--dtype", "bf16"],
+            2,
+            "--dtype bf16: expected a Hugging Face directory, which plimsoll convert",
+        ),
         (["generate", "--model", "{tiny}", "--prompt", "a", "b"], 2, "generate: unexpected argument 'b'"),
         (
             ["generate", "--model", "{tiny}", "--prompt", "x\n" * 999],
