@@ -13,9 +13,14 @@ fs::path without_slash(const fs::path& path) { return path.has_filename() ? path
 
 }  // namespace
 
+void expect_free(const fs::path& path, std::string_view kind) {
+  if (!fs::exists(fs::symlink_status(path))) return;  // a link that leads nowhere is there, too
+  refuse("{}: expected a free name for a new {}, got one that exists", path.native(), kind);
+}
+
 NewDirectory::NewDirectory(const fs::path& path)
     : path_(without_slash(path)), partial_(path_.native() + ".partial"), lock_(io::OutputLock::of_file(path_)) {
-  if (fs::exists(path_)) refuse("{}: expected a free name for a new directory, got one that exists", path_.native());
+  expect_free(path_, "directory");
   std::error_code error;
   fs::remove_all(partial_, error);
   fs::create_directory(partial_, error);

@@ -188,9 +188,25 @@ TEST_F(Trained, ConsolidateWritesASectionAsOneFile) {
   EXPECT_THAT(outcome.output, HasSubstr("step-00000060, written by 1 process"));
   EXPECT_THAT(run_program({"inspect", run_.file("whole.safetensors")}).output, HasSubstr("head.weight.exp_avg_sq"));
   const Outcome wrong =
-      run_program({"consolidate", run_.file("out"), "--out", run_.file("whole.safetensors"), "--section", "weights"});
+      run_program({"consolidate", run_.file("out"), "--out", run_.file("other.safetensors"), "--section", "weights"});
   EXPECT_EQ(wrong.exit_code, 1);
   EXPECT_THAT(wrong.error, HasSubstr("expected a section weights"));
+}
+
+TEST_F(Trained, ConsolidateReplacesNothing) {
+  std::filesystem::create_symlink("nowhere", run_.file("link"));
+  for (const char* name : {"out/step-00000060/model.safetensors", "out/step-00000060/state.json", "out/train.jsonl",
+                           "data/text.txt", "data", "link"}) {
+    const bool is_file = std::filesystem::is_regular_file(run_.file(name));
+    const std::string before = is_file ? io::read_plainly(run_.file(name)) : "";
+    for (const char* checkpoint : {"out", "data"}) {  // in data there is none, which nobody has looked for
+      const Outcome outcome = run_program({"consolidate", run_.file(checkpoint), "--out", run_.file(name)});
+      EXPECT_EQ(outcome.exit_code, 2) << name;
+      EXPECT_EQ(outcome.error, "plimsoll: " + run_.file(name).native() +
+                                   ": expected a free name for a new file, got one that exists\n");
+    }
+    EXPECT_EQ(is_file ? io::read_plainly(run_.file(name)) : "", before) << name;
+  }
 }
 
 TEST_F(Trained, InspectReportsEveryTensor) {

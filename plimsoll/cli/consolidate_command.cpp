@@ -13,7 +13,7 @@ Command consolidate_command() {
           .summary = "Write a checkpoint that several processes saved as one safetensors file",
           .options = {{"checkpoint", "DIR", path(options->checkpoint, PathMust::kExist),
                        "of a step, or a run, whose newest good one is taken", Need::kPositional},
-                      {"out", "FILE", path(options->out), "the safetensors file", Need::kRequired},
+                      {"out", "FILE", path(options->out), "the new safetensors file", Need::kRequired},
                       {"section", "NAME", text(options->section), "model, optimizer or random"}},
           .run = [options](const nlohmann::json&) {
             const app::Consolidated done = app::consolidate(*options);

@@ -202,7 +202,7 @@ Command t5_command() {
                   {"bad-words", "TEXT|FILE", text(command->bad_words),
                    "texts that are never written: as --input, one or one a line"},
                   {"stream", "", toggle(command->stream), "generate: write each text as it comes, one input at a time"},
-                  {"out", "FILE", path(options.out), "encode: write the outputs as safetensors"},
+                  {"out", "FILE", path(options.out), "encode: write the outputs as a new safetensors file"},
                   threads_option(command->threads),
                   watch_option(command->watch),
                   audit_option(command->audit),

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/io/checkpoint_reader.h"
 #include "plimsoll/io/output_lock.h"
@@ -28,6 +29,7 @@ io::CheckpointReader open_checkpoint(const std::filesystem::path& path) {
 Consolidated consolidate(const ConsolidateOptions& options) {
   const InterruptScope interrupt;
   const io::OutputLock lock = io::OutputLock::of_file(options.out);
+  expect_free(options.out, "file");
   const io::CheckpointReader reader = open_checkpoint(options.checkpoint);
   interrupt.stop_if_requested("consolidate");
   const io::TensorMap tensors = reader.read_section(options.section);

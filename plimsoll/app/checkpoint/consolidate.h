@@ -8,9 +8,9 @@
 namespace plimsoll::app {
 
 struct ConsolidateOptions {
-  std::filesystem::path checkpoint;  // of a step; of a run: its newest good one
-  std::filesystem::path out;         // a safetensors file
-  std::string section = "model";     // "optimizer", "random"
+  std::filesystem::path checkpoint;                   // of a step; of a run: its newest good one
+  std::filesystem::path out;                          // is made, a safetensors file
+  std::string section = "model";                      // "optimizer", "random"
 };
 
 struct Consolidated {
@@ -19,7 +19,8 @@ struct Consolidated {
   int64_t tensors = 0, bytes = 0;
 };
 
-// Writes one section as one file, each tensor whole, however many processes saved it. Throws Error.
+// Writes one section as one file, each tensor whole, however many processes saved it. Throws UsageError
+// where `out` exists, Error or io::Error; then there is no file.
 Consolidated consolidate(const ConsolidateOptions& options);
 
 }  // namespace plimsoll::app

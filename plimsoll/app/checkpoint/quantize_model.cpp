@@ -302,6 +302,7 @@ class ModelQuantizer {
 QuantizeSummary quantize_model(const QuantizeOptions& options) {
   const at::NoGradGuard no_grad;
   expect_hugging_face_directory("--model", options.model);
+  expect_free(options.out, "directory");
   ModelQuantizer quantizer(options);
   NewDirectory directory(options.out);
   const QuantizeSummary summary = quantizer.write(directory.partial());

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/new_directory.h"
 #include "plimsoll/app/t5/t5_examples.h"
 #include "plimsoll/app/t5/t5_inputs.h"
 #include "plimsoll/io/mapping_guard.h"
@@ -152,7 +153,10 @@ void t5_score(const T5Options& options, const std::function<void(const T5Score&)
 
 void t5_encode(const T5Options& options, const std::function<void(const T5Encoding&)>& sink) {
   std::optional<io::OutputLock> lock;
-  if (!options.out.empty()) lock.emplace(io::OutputLock::of_file(options.out));
+  if (!options.out.empty()) {
+    lock.emplace(io::OutputLock::of_file(options.out));
+    expect_free(options.out, "file");
+  }
   T5Session session(options);
   const at::NoGradGuard no_grad;
   io::TensorMap outputs;
