@@ -209,6 +209,26 @@ TEST_F(Trained, ConsolidateReplacesNothing) {
   }
 }
 
+TEST(Consolidate, NamesEachStepThatItPassesOver) {
+  const TinyRun run;
+  ASSERT_EQ(run.train({"--out", run.file("run"), "--steps", "3", "--save-every", "1", "--keep", "3"}).exit_code, 0);
+  const auto damage = [&](int step) {
+    const std::string file = "run/step-0000000" + std::to_string(step) + "/model.safetensors";
+    std::filesystem::resize_file(run.file(file), 1000);
+    return file;
+  };
+  const std::string newest = damage(3);
+  const Outcome older = run_program({"consolidate", run.file("run"), "--out", run.file("whole")});
+  EXPECT_EQ(older.exit_code, 0) << older.error;
+  EXPECT_THAT(older.output, HasSubstr("step-00000002, written by"));
+  EXPECT_THAT(older.error, AllOf(StartsWith("plimsoll: warning: "), HasSubstr(newest + ": expected ")));
+  const std::string second = damage(2), first = damage(1);
+  const Outcome none = run_program({"consolidate", run.file("run"), "--out", run.file("none")});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.error, AllOf(HasSubstr(newest), HasSubstr(second), HasSubstr(first)));
+  EXPECT_FALSE(std::filesystem::exists(run.file("none")));
+}
+
 TEST_F(Trained, InspectReportsEveryTensor) {
   const Outcome outcome =
       run_program({"inspect", run_.file("out/step-00000060/model.safetensors"), "--json", run_.file("report")});

@@ -4,11 +4,13 @@
 
 #include "plimsoll/app/checkpoint/consolidate.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/report_errors.h"
 
 namespace plimsoll::cli {
 
 Command consolidate_command() {
   const auto options = std::make_shared<app::ConsolidateOptions>();
+  options->warn = print_warning;
   return {.name = "consolidate",
           .summary = "Write a checkpoint that several processes saved as one safetensors file",
           .options = {{"checkpoint", "DIR", path(options->checkpoint, PathMust::kExist),

@@ -1,5 +1,7 @@
 #include "plimsoll/io/checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <string_view>
@@ -87,7 +89,7 @@ std::optional<LatestCheckpoint> load_latest_checkpoint(const fs::path& run) {
       refused.emplace_back(error.what());
     }
   }
-  if (!refused.empty()) throw Error(refused.front());
+  if (!refused.empty()) fail("{}", fmt::join(refused, "; "));
   return std::nullopt;
 }
 

@@ -14,6 +14,7 @@ namespace plimsoll::io {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -81,10 +82,14 @@ TEST(Checkpoint, DamagedFileIsNamedAndThePreviousStepUsed) {
   }
 }
 
-TEST(Checkpoint, OnlyDamagedOnesAreAnError) {
+TEST(Checkpoint, OnlyDamagedOnesAreAnErrorThatNamesEach) {
   const TemporaryDirectory run;
-  cut_by_one_byte(save_checkpoint(run.path(), checkpoint_of(1)) / "model.safetensors");
-  EXPECT_THAT([&] { load_latest_checkpoint(run.path()); }, ThrowsMessage<Error>(HasSubstr("truncated?")));
+  for (const int64_t step : {1, 2}) {
+    cut_by_one_byte(save_checkpoint(run.path(), checkpoint_of(step)) / "model.safetensors");
+  }
+  EXPECT_THAT([&] { load_latest_checkpoint(run.path()); },
+              ThrowsMessage<Error>(AllOf(HasSubstr("step-00000001/model.safetensors: expected"),
+                                         HasSubstr("step-00000002/model.safetensors: expected"))));
 }
 
 TEST(Checkpoint, ManifestCannotNameFilesElsewhere) {

@@ -1,5 +1,6 @@
 #include "plimsoll/app/checkpoint/consolidate.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "plimsoll/app/error.h"
@@ -13,7 +14,8 @@
 namespace plimsoll::app {
 namespace {
 
-io::CheckpointReader open_checkpoint(const std::filesystem::path& path) {
+io::CheckpointReader open_checkpoint(const ConsolidateOptions& options) {
+  const std::filesystem::path& path = options.checkpoint;
   if (std::filesystem::exists(path / io::kManifest)) {
     io::CheckpointReader reader(path);
     reader.verify(reader.files());
@@ -21,6 +23,7 @@ io::CheckpointReader open_checkpoint(const std::filesystem::path& path) {
   }
   auto latest = shard::open_latest_checkpoint(path, *shard::Communicator::connect({}), 0);
   if (!latest) fail("{}: expected a checkpoint or a run with one, got none", path.native());
+  if (options.warn) std::ranges::for_each(latest->refused, options.warn);
   return std::move(latest->reader);
 }
 
@@ -30,7 +33,7 @@ Consolidated consolidate(const ConsolidateOptions& options) {
   const InterruptScope interrupt;
   const io::OutputLock lock = io::OutputLock::of_file(options.out);
   expect_free(options.out, "file");
-  const io::CheckpointReader reader = open_checkpoint(options.checkpoint);
+  const io::CheckpointReader reader = open_checkpoint(options);
   interrupt.stop_if_requested("consolidate");
   const io::TensorMap tensors = reader.read_section(options.section);
   interrupt.stop_if_requested("consolidate");

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 
 namespace plimsoll::app {
@@ -11,6 +12,7 @@ struct ConsolidateOptions {
   std::filesystem::path checkpoint;                   // of a step; of a run: its newest good one
   std::filesystem::path out;                          // is made, a safetensors file
   std::string section = "model";                      // "optimizer", "random"
+  std::function<void(const std::string&)> warn = {};  // one line for each newer checkpoint of a run that is damaged
 };
 
 struct Consolidated {

@@ -1,5 +1,7 @@
 #include "plimsoll/shard/checkpoint/checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <optional>
 #include <utility>
 
@@ -94,7 +96,7 @@ std::optional<OpenCheckpoint> open_latest_checkpoint(const fs::path& run, const 
       refused.emplace_back(error.what());
     }
   }
-  if (!refused.empty()) throw io::Error(refused.front());
+  if (!refused.empty()) io::fail("{}", fmt::join(refused, "; "));
   return std::nullopt;
 }
 

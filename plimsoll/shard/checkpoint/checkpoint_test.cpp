@@ -22,6 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
@@ -109,6 +110,12 @@ TEST(ShardCheckpoint, DamageOfOneRanksFileIsNamedByAllAndThePreviousStepUsed) {
     ASSERT_TRUE(latest);
     expect_step(latest->reader, 1);
     EXPECT_THAT(latest->refused, Contains(HasSubstr(file)));
+    ranks->barrier();
+    const std::string older = "step-00000001/model.rank-00000.safetensors";
+    if (launch.rank == 0) fs::resize_file(run.path() / older, 1000);
+    ranks->barrier();
+    EXPECT_THAT([&] { open_latest_checkpoint(run.path(), *ranks, launch.rank); },
+                ThrowsMessage<io::Error>(AllOf(HasSubstr(older), HasSubstr(file))));
   });
 }
 
