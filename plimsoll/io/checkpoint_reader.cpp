@@ -1,7 +1,6 @@
 #include "plimsoll/io/checkpoint_reader.h"
 
 #include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <atomic>
 #include <deque>
@@ -26,7 +25,10 @@ namespace fs = std::filesystem;
 void expect_size(const fs::path& file, const FileDigest& expected) {
   if (!fs::exists(file)) fail("{}: expected a file of the checkpoint, got none", file.native());
   const uint64_t bytes = open_regular_file(file).bytes;
-  if (bytes != expected.bytes) fail("{}: expected {} bytes, got {} (truncated?)", file.native(), expected.bytes, bytes);
+  if (bytes != expected.bytes) {
+    fail("{}: expected {} bytes, got {}{}", file.native(), expected.bytes, bytes,
+         bytes < expected.bytes ? " (truncated?)" : "");
+  }
   const size_t parts = (bytes + kDigestedBytes - 1) / kDigestedBytes;
   if (expected.sha256.size() != parts) {
     fail("{}: expected its manifest.json to give the SHA-256 of {} parts, got {}", file.native(), parts,

@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::ElementsAre;
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::SizeIs;
@@ -90,6 +91,17 @@ TEST(Checkpoint, OnlyDamagedOnesAreAnErrorThatNamesEach) {
   EXPECT_THAT([&] { load_latest_checkpoint(run.path()); },
               ThrowsMessage<Error>(AllOf(HasSubstr("step-00000001/model.safetensors: expected"),
                                          HasSubstr("step-00000002/model.safetensors: expected"))));
+}
+
+TEST(Checkpoint, OnlyAFileThatIsTooShortMayBeTruncated) {
+  const TemporaryDirectory run;
+  const fs::path saved = save_checkpoint(run.path(), checkpoint_of(1));
+  const auto bytes = fs::file_size(saved / "model.safetensors");
+  fs::resize_file(saved / "model.safetensors", bytes + 1);
+  EXPECT_THAT([&] { load_checkpoint(saved); },
+              ThrowsMessage<Error>(EndsWith(compose("expected {} bytes, got {}", bytes, bytes + 1))));
+  fs::resize_file(saved / "model.safetensors", bytes - 1);
+  EXPECT_THAT([&] { load_checkpoint(saved); }, ThrowsMessage<Error>(EndsWith("(truncated?)")));
 }
 
 TEST(Checkpoint, ManifestCannotNameFilesElsewhere) {
