@@ -190,7 +190,7 @@ TEST_F(Trained, ConsolidateWritesASectionAsOneFile) {
   const Outcome wrong =
       run_program({"consolidate", run_.file("out"), "--out", run_.file("other.safetensors"), "--section", "weights"});
   EXPECT_EQ(wrong.exit_code, 1);
-  EXPECT_THAT(wrong.error, HasSubstr("expected a section weights"));
+  EXPECT_THAT(wrong.error, HasSubstr("expected a section, one of model, optimizer, random, got 'weights'"));
 }
 
 TEST_F(Trained, ConsolidateReplacesNothing) {

@@ -1,11 +1,14 @@
 #include "plimsoll/io/checkpoint_reader.h"
 
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <atomic>
 #include <deque>
 #include <future>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 #include "plimsoll/io/error.h"
@@ -143,7 +146,10 @@ at::Tensor CheckpointReader::read(const std::string& section, const std::string&
 TensorMap CheckpointReader::read_section(const std::string& section) const {
   TensorMap tensors;
   const auto found = manifest_.sections.find(section);
-  if (found == manifest_.sections.end()) fail("{}: expected a section {}", directory_.native(), section);
+  if (found == manifest_.sections.end()) {
+    fail("{}: expected a section, one of {}, got '{}'", directory_.native(),
+         fmt::join(std::views::keys(manifest_.sections), ", "), section);
+  }
   for (const auto& [name, saved] : found->second) tensors.emplace(name, read(section, name));
   return tensors;
 }
