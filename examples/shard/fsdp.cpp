@@ -1,7 +1,7 @@
 // Fully sharded training in fp16: each rank has a part of parameters, gradients and AdamW's states, and a layer is
 // whole only while it computes. All ranks share the loss scale. Any number of ranks loads the checkpoint.
 //
-//   torchrun --no-python --nproc-per-node 2 build/bin/example_shard_fsdp
+//   .venv/bin/torchrun --no-python --nproc-per-node 2 build/bin/example_shard_fsdp
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/mse_loss.h>
 

@@ -2,10 +2,11 @@
 computes. First in fp16 with a loss scale that all ranks share, then with FP8 layers, whose weights travel as codes. At the end a
 checkpoint that any number of ranks loads.
 
-    .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/shard/fsdp.py
+    .venv/bin/torchrun --standalone --nproc-per-node 2 examples/shard/fsdp.py
 """
 
 import functools
+import os
 import tempfile
 from contextlib import nullcontext
 
@@ -58,6 +59,10 @@ def train(student: FullyShardedDataParallel, optimizer: torch.optim.Optimizer, f
 
 
 def main() -> None:
+    if "RANK" not in os.environ:
+        raise SystemExit(
+            "fsdp: expected two processes: .venv/bin/torchrun --standalone --nproc-per-node 2 examples/shard/fsdp.py"
+        )
     torch.set_num_threads(1)  # the model is too small for more
     dist.init_process_group("gloo")
     for name, options in (("fp16", {"mixed_precision": True}), ("fp8", {})):

@@ -1,9 +1,10 @@
 """ZeRO-2 in fp16: each parameter's optimizer state and gradient live on one rank, and all ranks share the loss scale. At the end a
 checkpoint that any number of ranks loads.
 
-    .venv/bin/python -m torch.distributed.run --standalone --nproc-per-node 2 examples/shard/oss.py
+    .venv/bin/torchrun --standalone --nproc-per-node 2 examples/shard/oss.py
 """
 
+import os
 import tempfile
 
 import torch
@@ -19,6 +20,8 @@ def model(seed: int) -> torch.nn.Sequential:
 
 
 def main() -> None:
+    if "RANK" not in os.environ:
+        raise SystemExit("oss: expected two processes: .venv/bin/torchrun --standalone --nproc-per-node 2 examples/shard/oss.py")
     torch.set_num_threads(1)  # the model is too small for more
     dist.init_process_group("gloo")
     teacher, student = model(seed=0), model(seed=1)

@@ -1,7 +1,7 @@
 // ZeRO-2 in fp16: each parameter's optimizer state and gradient live on one rank, and all ranks share the loss scale.
 // Any number of ranks loads the checkpoint.
 //
-//   torchrun --no-python --nproc-per-node 2 build/bin/example_shard_zero
+//   .venv/bin/torchrun --no-python --nproc-per-node 2 build/bin/example_shard_zero
 #include <ATen/ops/mse_loss.h>
 #include <torch/nn/modules/activation.h>
 

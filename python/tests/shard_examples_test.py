@@ -32,6 +32,16 @@ def test_fsdp():
     assert said.count("50% of the parameters here, step 150 loaded") == 2
 
 
+@pytest.mark.parametrize("name", ["fsdp", "oss"])
+def test_one_that_is_run_plainly_says_in_one_line_how_to_start_it(name):
+    alone = {key: value for key, value in launched_ranks.environment().items() if key not in ("RANK", "WORLD_SIZE")}
+    file = f"examples/shard/{name}.py"
+    said = subprocess.run([sys.executable, ROOT / file], capture_output=True, text=True, timeout=300, env=alone, check=False)
+    assert said.returncode == 1
+    assert said.stderr == f"{name}: expected two processes: .venv/bin/torchrun --standalone --nproc-per-node 2 {file}\n"
+    assert (ROOT / "examples/README.md").read_text().count(f"nproc-per-node 2 {file}") == (name == "fsdp")
+
+
 def test_offload_model():
     run(sys.executable, ROOT / "examples/shard/offload_model.py")
 
