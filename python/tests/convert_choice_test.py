@@ -141,7 +141,9 @@ def test_converting_twice_changes_nothing():
     ("arguments", "error", "message"),
     [
         ({"module": 3}, TypeError, "expected module a torch.nn.Module, got 3"),
-        ({"recipe": "fp8"}, TypeError, "expected recipe .* got 'fp8'"),
+        ({"recipe": "fp8"}, TypeError, "^convert: expected recipe .* got 'fp8'"),
+        ({"exclude": [1]}, TypeError, r"^convert: expected exclude a list of paths, got \[1\]"),
+        ({"exclude": 1}, TypeError, "^convert: expected exclude a list of paths, got 1"),
         ({"exclude": ["lm_hed"]}, ValueError, r"expected exclude to name modules, got \['lm_hed'\]"),
     ],
 )

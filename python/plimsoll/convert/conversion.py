@@ -50,7 +50,11 @@ class ConversionReport:
 
 class _Exclusion:
     def __init__(self, patterns: Iterable[str]) -> None:
+        if not isinstance(patterns, Iterable):
+            raise TypeError(f"convert: expected exclude a list of paths, got {patterns!r}")
         self.patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+        if not all(isinstance(pattern, str) for pattern in self.patterns):
+            raise TypeError(f"convert: expected exclude a list of paths, got {self.patterns!r}")
         self._unused = set(self.patterns)
 
     def holds(self, path: str) -> bool:
@@ -161,6 +165,8 @@ def convert(
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"convert: expected module a torch.nn.Module, got {module!r}")
     if recipe is not None:
+        if not isinstance(recipe, Recipe):
+            raise TypeError(f"convert: expected recipe a plimsoll.common.recipe.Recipe, got {recipe!r}")
         autocast(recipe=recipe)
     model, exclusion = Model(module), _Exclusion(exclude)
     plan = _Plan(model, exclusion, shared_weights)
