@@ -57,6 +57,27 @@ def test_codes_in_a_file_are_read_as_their_values(name, tmp_path):
     assert "four bits" in text and "blocks of zeros" in text
 
 
+@pytest.mark.parametrize("layout", ["tensor", "channel", "fp8"])
+def test_fp8_codes_are_read_as_their_values_and_scales_are_no_matrices(layout, tmp_path):
+    model = coded_files.make("llama")
+    directory = coded_files.write(model, tmp_path / "codes", layout)
+    reports, text = inspected(directory, tmp_path)
+    state, stored = model.state_dict(), load_file(directory / "model.safetensors")
+    assert reports.keys() == stored.keys()
+    coded = [each for each in stored if stored[each].dtype == coded_files.E4M3]
+    assert len(coded) == 14
+    for each in coded:
+        report, values = reports[each], state[each].double()
+        assert report["dtype"] == "FP8" and report["shape"] == list(values.shape)
+        assert report["amax"] == values.abs().max().item()
+        assert report["rms"] == pytest.approx(values.square().mean().sqrt().item(), rel=2**-40, abs=0)
+        assert report["zeros"] == share(values == 0)
+        assert report["four_bits"] == {"nvfp4": None, "mxfp4": None}
+    scales = [each for each in stored if "weight_scale" in each]
+    assert len(scales) == 14 and all(reports[each]["four_bits"] == {"nvfp4": None, "mxfp4": None} for each in scales)
+    assert "1 matrix as codes" in text  # the embedding, which the head is
+
+
 def test_a_model_of_values_shows_what_codes_would_lose(tmp_path):
     torch.manual_seed(1)
     matrix = torch.randn(24, 96) * torch.logspace(-6, 2, 24)[:, None]

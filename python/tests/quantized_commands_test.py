@@ -59,7 +59,7 @@ def test_each_command_takes_a_directory_of_codes(chatty_codes, tmp_path):
     assert figures["fp32"]["logits_kl"] == 0 and 0 < figures["bf16"]["logits_kl"] < 0.1
     assert figures["bf16"]["bytes_per_weight"] < 2
     done("logprobs", *words, "--json", tmp_path / "logprobs", "--dtype", "fp32")
-    assert ("weight_packed" if "fp4" in format else "F8_E4M3") in done("inspect", codes)
+    assert ("weight_packed" if "fp4" in format else " FP8 ") in done("inspect", codes)
     done("audit", "--model", codes, "--as", "generate", "--tokens", 4)
     with Engine(codes) as engine:
         assert len(list(engine.submit("def read", max_tokens=3))) == 3

@@ -5,6 +5,8 @@
 #include <map>
 #include <string>
 
+#include "plimsoll/app/checkpoint/check_codes.h"
+#include "plimsoll/app/checkpoint/fp8_matrix.h"
 #include "plimsoll/app/checkpoint/safetensors_in.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/io/checkpoint.h"
@@ -83,8 +85,8 @@ class OpenFiles {
                         .dtype = std::string(io::safetensors_dtype(tensor.scalar_type())),
                         .shape = tensor.sizes().vec(),
                         .statistics = {}};
-    const auto packed = packed_matrix(name, tensor, [this](const std::string& other) { return find(other); });
-    if (packed) {
+    const FindTensor find_beside = [this](const std::string& other) { return find(other); };
+    if (const auto packed = packed_matrix(name, tensor, find_beside)) {
       const PackedStatistics statistics = statistics_of(*packed);
       const bool is_nvfp4 = format::is_nvfp4(packed->scaling);
       report.dtype = is_nvfp4 ? "NVFP4" : "MXFP4";
@@ -93,7 +95,13 @@ class OpenFiles {
       (is_nvfp4 ? report.nvfp4 : report.mxfp4) = statistics.shares;
       return report;
     }
+    if (const auto fp8 = fp8_matrix(name, tensor, find_beside)) {
+      report.dtype = "FP8";
+      report.statistics = statistics_of(*fp8);
+      return report;
+    }
     report.statistics = statistics_of(tensor);
+    if (is_weight_scale(name)) return report;
     report.nvfp4 = four_bit_shares(tensor, report.statistics.amax, format::Fp4Scaling::kNvfp4);
     report.mxfp4 = four_bit_shares(tensor, report.statistics.amax, format::Fp4Scaling::kMxfp4);
     return report;

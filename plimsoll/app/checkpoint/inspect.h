@@ -13,11 +13,12 @@
 namespace plimsoll::app {
 
 struct TensorReport {
-  std::string name;   // in a checkpoint: file/name
-  std::string dtype;  // "NVFP4" or "MXFP4" of packed codes, whose shape and statistics are those of the values
+  std::string name;  // in a checkpoint: file/name
+  std::string
+      dtype;  // "NVFP4", "MXFP4" or "FP8" of codes with scales, whose shape and statistics are those of the values
   std::vector<int64_t> shape;
   TensorStatistics statistics;
-  // Shares of a matrix: of values, both; of packed codes, that of their format.
+  // Shares of a matrix: of values, both; of packed codes, that of their format. None of FP8, nor of scales.
   std::optional<FourBitShares> nvfp4 = {}, mxfp4 = {};
 
   bool has_four_bits() const { return nvfp4.has_value() || mxfp4.has_value(); }
