@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -8,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/app/checkpoint/check_codes.h"
 #include "plimsoll/app/checkpoint/inspect.h"
+#include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/table.h"
@@ -73,12 +76,23 @@ void print_four_bits(const std::vector<app::TensorReport>& reports) {
       table.text(), matrices == 1 ? "1 matrix" : fmt::format("{} matrices", matrices));
 }
 
+void expect_finite(const std::vector<app::TensorReport>& reports) {
+  const auto is_bad = [](const app::TensorReport& report) { return report.statistics.non_finite > 0; };
+  const auto count = std::ranges::count_if(reports, is_bad);
+  if (count == 0) return;
+  app::report_not_finite("inspect: expected finite values, got Inf or NaN in {}{}",
+                         std::ranges::find_if(reports, is_bad)->name,
+                         count == 1 ? "" : fmt::format(" and {} more", count - 1));
+}
+
 int run(const InspectOptions& options) {
   const std::vector<app::TensorReport> reports = app::inspect(options.path);
   app::JsonLines lines = app::JsonLines::create(options.json);
   for (const app::TensorReport& report : reports) lines.write(app::to_json(report));
   print(reports);
   print_four_bits(reports);
+  app::check_codes(options.path);
+  expect_finite(reports);
   return kExitOk;
 }
 

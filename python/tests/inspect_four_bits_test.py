@@ -5,7 +5,7 @@ import json
 import coded_files
 import pytest
 import torch
-from program import done
+from program import done, plimsoll
 from safetensors.torch import load_file, save_file
 
 FORMATS = {"nvfp4": (coded_files.nvfp4, 16), "mxfp4": (coded_files.mxfp4, 32)}
@@ -76,6 +76,29 @@ def test_fp8_codes_are_read_as_their_values_and_scales_are_no_matrices(layout, t
     scales = [each for each in stored if "weight_scale" in each]
     assert len(scales) == 14 and all(reports[each]["four_bits"] == {"nvfp4": None, "mxfp4": None} for each in scales)
     assert "1 matrix as codes" in text  # the embedding, which the head is
+
+
+def test_damaged_scales_are_no_values(tmp_path):
+    made, _ = coded_files.nvfp4(torch.randn(8, 32))
+    for name, bad in (("zero", 0.0), ("inf", float("inf")), ("negative", -1.0)):
+        tensors = {f"x.{last}": part.contiguous() for last, part in made.items()}
+        tensors["x.weight_global_scale"] = torch.tensor([bad])
+        save_file(tensors, tmp_path / name)
+        result = plimsoll("inspect", tmp_path / name)
+        assert result.returncode == 3, result
+        assert result.stderr.startswith("plimsoll: inspect: expected finite values, got Inf or NaN in x.weight_"), result
+        row = next(line for line in result.stdout.splitlines() if line.startswith("x.weight_packed")).split()
+        assert row[1] == "NVFP4" and "nan" in row and "100.00%" in row, row
+
+
+def test_values_that_are_not_finite_are_the_exit_code(tmp_path):
+    save_file({"a": torch.ones(2), "b": torch.tensor([1, float("inf")]), "c": torch.tensor(float("nan"))}, tmp_path / "file")
+    result = plimsoll("inspect", tmp_path / "file", "--json", tmp_path / "log")
+    assert (result.returncode, result.stderr) == (
+        3,
+        "plimsoll: inspect: expected finite values, got Inf or NaN in b and 1 more\n",
+    )
+    assert len((tmp_path / "log").read_text().splitlines()) == 3 and "3 tensors" in result.stdout
 
 
 def test_a_model_of_values_shows_what_codes_would_lose(tmp_path):

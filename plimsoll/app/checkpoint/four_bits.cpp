@@ -103,6 +103,12 @@ CodedRows encode_rows(const at::Tensor& rows, Fp4Scaling scaling, const float& a
   return result;
 }
 
+// NaN where the file has a factor that nobody can divide by, which would leave values of zero or of another sign.
+double tensor_scale(const PackedMatrix& matrix) {
+  const float scale = 1.0f / matrix.factor;
+  return std::isfinite(matrix.factor) && matrix.factor > 0 && std::isfinite(scale) ? scale : std::nan("");
+}
+
 // Values of all codes under one scale.
 std::array<double, 16> values_under(double scale) {
   std::array<double, 16> values{};
@@ -165,7 +171,7 @@ PackedStatistics statistics_of(const PackedMatrix& matrix) {
   const int64_t bytes = codes.size(1), blocks = scale.size(1), block = format::fp4_block(matrix.scaling);
   const auto* from = codes.const_data_ptr<uint8_t>();
   const auto* scales = scale.const_data_ptr<uint8_t>();
-  const auto of_tensor = static_cast<double>(1.0f / matrix.factor);
+  const double of_tensor = tensor_scale(matrix);
   FourBitCounts counts;
   StatisticsOfParts values;
   std::vector<double> row(static_cast<size_t>(matrix.cols()));
