@@ -221,7 +221,10 @@ TEST(Consolidate, NamesEachStepThatItPassesOver) {
   const Outcome older = run_program({"consolidate", run.file("run"), "--out", run.file("whole")});
   EXPECT_EQ(older.exit_code, 0) << older.error;
   EXPECT_THAT(older.output, HasSubstr("step-00000002, written by"));
-  EXPECT_THAT(older.error, AllOf(StartsWith("plimsoll: warning: "), HasSubstr(newest + ": expected ")));
+  const auto names_newest = AllOf(StartsWith("plimsoll: warning: "), HasSubstr(newest + ": expected "));
+  EXPECT_THAT(older.error, names_newest);
+  EXPECT_THAT(run_program({"inspect", run.file("run")}).error, names_newest);
+  EXPECT_THAT(run_program({"generate", "--checkpoint", run.file("run"), "--tokens", "1"}).error, names_newest);
   const std::string second = damage(2), first = damage(1);
   const Outcome none = run_program({"consolidate", run.file("run"), "--out", run.file("none")});
   EXPECT_EQ(none.exit_code, 1);

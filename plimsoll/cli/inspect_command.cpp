@@ -14,6 +14,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
 
 namespace plimsoll::cli {
@@ -86,7 +87,7 @@ void expect_finite(const std::vector<app::TensorReport>& reports) {
 }
 
 int run(const InspectOptions& options) {
-  const std::vector<app::TensorReport> reports = app::inspect(options.path);
+  const std::vector<app::TensorReport> reports = app::inspect(options.path, print_warning);
   app::JsonLines lines = app::JsonLines::create(options.json);
   for (const app::TensorReport& report : reports) lines.write(app::to_json(report));
   print(reports);

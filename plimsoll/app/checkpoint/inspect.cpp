@@ -19,11 +19,14 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-std::vector<fs::path> files_of(const fs::path& path) {
+std::vector<fs::path> files_of(const fs::path& path, const std::function<void(const std::string&)>& warn) {
   if (!fs::is_directory(path)) return {path};
   std::vector<fs::path> files = safetensors_in(path);
   if (files.empty()) {
-    if (const auto latest = io::load_latest_checkpoint(path)) files = safetensors_in(latest->directory);
+    if (const auto latest = io::load_latest_checkpoint(path)) {
+      if (warn) std::ranges::for_each(latest->refused, warn);
+      files = safetensors_in(latest->directory);
+    }
   }
   if (files.empty()) fail("{}: expected safetensors files or checkpoints in the directory, got none", path.native());
   return files;
@@ -114,7 +117,9 @@ class OpenFiles {
 
 }  // namespace
 
-std::vector<TensorReport> inspect(const fs::path& path) { return OpenFiles(files_of(path)).reports(); }
+std::vector<TensorReport> inspect(const fs::path& path, const std::function<void(const std::string&)>& warn) {
+  return OpenFiles(files_of(path, warn)).reports();
+}
 
 json to_json(const TensorReport& report) {
   const TensorStatistics& statistics = report.statistics;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -25,8 +26,9 @@ struct TensorReport {
 };
 
 // The tensors of a safetensors file, of a Hugging Face directory, of a directory of such files (a checkpoint), or of a run's
-// latest good checkpoint.
-std::vector<TensorReport> inspect(const std::filesystem::path& path);
+// latest good checkpoint. warn: one line for each newer checkpoint that is damaged.
+std::vector<TensorReport> inspect(const std::filesystem::path& path,
+                                  const std::function<void(const std::string&)>& warn = {});
 
 // {"name", "dtype", "shape", "amax", "rms", "zeros", "non_finite", "headroom_bits": {"e4m3", "e5m2", "fp16"},
 // "four_bits": {"nvfp4": {"saturated", "flushed", "flushed_blocks"}, "mxfp4": the same}}; zeros, non_finite and the last

@@ -44,7 +44,7 @@ TextModel load_run(const TextModelOptions& options) {
         "computes by its recipe",
         recipe::name_of(models::kWeightDtypes, options.dtype), options.path.native());
   }
-  TrainedModel trained = load_trained_model(options.path);
+  TrainedModel trained = load_trained_model(options.path, options.warn);
   std::vector<int64_t> ends = ends_of(trained.model->shape());
   const std::filesystem::path run = run_of(options.path);
   const bool was_a_directory = std::filesystem::exists(run / "config.json");

@@ -1,5 +1,6 @@
 #include "plimsoll/app/train/trained_model.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <utility>
@@ -15,10 +16,11 @@
 namespace plimsoll::app {
 namespace {
 
-io::Checkpoint load_step(const std::filesystem::path& path) {
+io::Checkpoint load_step(const std::filesystem::path& path, const std::function<void(const std::string&)>& warn = {}) {
   if (std::filesystem::exists(path / "manifest.json")) return io::load_checkpoint(path);
   auto latest = io::load_latest_checkpoint(path);
   if (!latest) fail("{}: expected a checkpoint or a run with one, got none", path.native());
+  if (warn) std::ranges::for_each(latest->refused, warn);
   return std::move(latest->checkpoint);
 }
 
@@ -38,8 +40,9 @@ void expect_hugging_face_directory(std::string_view label, const std::filesystem
   if (!std::filesystem::exists(path / "config.json")) got(io::compose("got {} without config.json", path.native()));
 }
 
-TrainedModel load_trained_model(const std::filesystem::path& path) {
-  const io::Checkpoint checkpoint = load_step(path);
+TrainedModel load_trained_model(const std::filesystem::path& path,
+                                const std::function<void(const std::string&)>& warn) {
+  const io::Checkpoint checkpoint = load_step(path, warn);
   try {
     TrainedModel trained{.step = checkpoint.step,
                          .recipe = recipe_of_run(checkpoint.state.at("recipe").get<std::string>()),

@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "plimsoll/models/language_model.h"
@@ -25,8 +27,10 @@ bool is_run(const std::filesystem::path& path);
 // config.json. A run that has weights beside its checkpoints is refused, too: once it is resumed the checkpoints are newer.
 void expect_hugging_face_directory(std::string_view label, const std::filesystem::path& path);
 
-// The model of a run's newest good checkpoint, or of one step's directory. Throws Error or io::Error.
-TrainedModel load_trained_model(const std::filesystem::path& path);
+// The model of a run's newest good checkpoint, or of one step's directory. warn: one line for each newer checkpoint that is
+// damaged. Throws Error or io::Error.
+TrainedModel load_trained_model(const std::filesystem::path& path,
+                                const std::function<void(const std::string&)>& warn = {});
 
 // Formats of the next step of a run, or of one from that checkpoint, under the recipe `auto`; nullptr: it has another.
 // Throws Error or io::Error.
