@@ -79,9 +79,9 @@ Command quantize_command() {
                   {"rotate", "", toggle(options.rotate),
                    "spread outliers: a Hadamard matrix with random signs, folded into the weights; the head is untied"},
                   {"calibrate", "FILE", path(options.calibrate, PathMust::kExist),
-                   "a text on whose inputs the codes' errors are made up for (GPTQ)"},
-                  {"calibrate-tokens", "N", integer(command->calibrate_tokens, {.from = 2}),
-                   "of that text, at most; 16,384 if not given"},
+                   "a text of at least 513 tokens on whose inputs the codes' errors are made up for (GPTQ)"},
+                  {"calibrate-tokens", "N", integer(command->calibrate_tokens, {}),
+                   "of that text, at most; at least 513; 16,384 if not given"},
                   threads_option(command->threads),
                   {"json", "FILE", path(command->json_file), "write the sizes to FILE"}},
       .run = [command](const nlohmann::json&) { return run_quantize(*command); }};

@@ -326,8 +326,8 @@ def test_what_cannot_be_calibrated_is_one_error(values, text, tmp_path):
     done("quantize", "--model", values, "--out", tmp_path / "codes", "--format", "nvfp4")
     for model, data, words, expected in (
         (values, tmp_path / "none", ["--format", "nvfp4"], "--calibrate"),
-        (values, tmp_path / "empty", ["--format", "nvfp4"], "expected at least 2 tokens, got 0"),
-        (values, tmp_path / "short", ["--format", "nvfp4"], f"expected more than {CONTEXT} tokens to calibrate on, got "),
+        (values, tmp_path / "empty", ["--format", "nvfp4"], f"empty: expected at least {CONTEXT + 1} tokens, got 0"),
+        (values, tmp_path / "short", ["--format", "nvfp4"], f"short: expected at least {CONTEXT + 1} tokens, got "),
         (nan, text, ["--format", "nvfp4"], f"tensor '{down}': expected finite weights, got NaN"),
         (nan, text, ["--format", "fp8", "--rotate"], f"tensor '{down}': expected finite weights, got NaN"),
         (large, text, ["--format", "fp8", "--rotate"], f"tensor '{up}': expected finite weights, got Inf"),
@@ -339,3 +339,13 @@ def test_what_cannot_be_calibrated_is_one_error(values, text, tmp_path):
         result = calibrated(model, tmp_path / "out", data, *words)
         assert result.returncode in (1, 2) and result.stderr.count("\n") == 1, result
         assert expected in result.stderr and not (tmp_path / "out").exists(), result
+
+
+@pytest.mark.parametrize("tokens", [-1, 0, CONTEXT])
+def test_too_few_calibration_tokens_are_the_options_fault_and_not_the_texts(tokens, values, text, tmp_path):
+    words = ["quantize", "--model", values, "--out", tmp_path / "out", "--format", "fp8", "--calibrate", text]
+    result = plimsoll(*words, f"--calibrate-tokens={tokens}")
+    expected = f"plimsoll: --calibrate-tokens: expected at least {CONTEXT + 1}, got {tokens}\n"
+    assert (result.returncode, result.stderr) == (2, expected)
+    assert not (tmp_path / "out").exists()
+    done(*words, f"--calibrate-tokens={CONTEXT + 1}")

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "plimsoll/app/error.h"
@@ -19,18 +20,15 @@ constexpr int64_t kWindow = 512;
 
 }  // namespace
 
+int64_t fewest_calibration_tokens(int64_t context) { return std::min(kWindow, context) + 1; }
+
 ProductInputs::ProductInputs(const ProductInputsOptions& options) : options_(options) {
   const TextModel text = load_text_model({.path = options.model, .dtype = models::WeightDtype::kFp32});
   model_ = std::dynamic_pointer_cast<models::DecoderImpl>(text.model);
-  const int64_t window = std::min(kWindow, model_->context());
-  int64_t tokens = 0;
-  for (const TokenWindow& each :
-       read_token_windows(text, {.data = options.data, .context = window, .tokens = options.tokens})) {
-    tokens += each.inputs.numel();
+  const int64_t fewest = fewest_calibration_tokens(model_->context());
+  for (const TokenWindow& each : read_token_windows(
+           text, {.data = options.data, .context = fewest - 1, .tokens = options.tokens, .fewest = fewest})) {
     windows_.push_back(each.inputs.unsqueeze(0));
-  }
-  if (tokens < window) {
-    fail("{}: expected more than {} tokens to calibrate on, got {}", options.data.native(), window, tokens + 1);
   }
   for (const nn::ProductWeight& product : nn::weights_with_codes(*model_)) {
     weights_.emplace(product.state->name, product.name);

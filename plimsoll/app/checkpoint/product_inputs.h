@@ -14,10 +14,13 @@
 
 namespace plimsoll::app {
 
+// Tokens that a text needs: a window, of 512 or as many as the model sees (`context`), and one more.
+int64_t fewest_calibration_tokens(int64_t context);
+
 struct ProductInputsOptions {
   std::filesystem::path model;  // a Hugging Face directory of values, with its tokenizer
-  std::filesystem::path data;   // a text, at least one window of it
-  int64_t tokens = 0;           // of the text, from its beginning, at most
+  std::filesystem::path data;   // a text of fewest_calibration_tokens() or more
+  int64_t tokens = 0;           // of the text, from its beginning, at most; as many or more
 };
 
 // A model in FP32 that reads the text in windows of 512 tokens, or as many as it sees, each from nothing. Bits do not depend on the

@@ -55,6 +55,7 @@ class ModelQuantizer {
     const at::Tensor embedding = source_.stored(source_.tensors().front().parts.front());
     const auto stored = models::read_config_dtype(source_.directory().config(), options.model.native());
     dtype_ = models::computed_in(options.dtype, stored.value_or(embedding.scalar_type()));
+    if (!options.calibrate.empty()) check_calibration_tokens();
     choose();
   }
 
@@ -79,6 +80,12 @@ class ModelQuantizer {
   }
 
  private:
+  void check_calibration_tokens() const {
+    const int64_t fewest = fewest_calibration_tokens(source_.config().context);
+    if (options_.calibrate_tokens >= fewest) return;
+    refuse("--calibrate-tokens: expected at least {}, got {}", fewest, options_.calibrate_tokens);
+  }
+
   void calibrate(const InterruptScope& interrupt) {
     for (const DecoderTensor& tensor : source_.tensors()) {  // a model of other weights has no inputs to calibrate on
       for (const StoredPart& part : tensor.parts) {

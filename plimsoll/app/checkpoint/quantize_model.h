@@ -35,7 +35,7 @@ struct QuantizeOptions {
   // A text on whose inputs codes err least (ops/linear/error_feedback.h), those of the rotated model with `rotate`; empty: codes
   // are nearest.
   std::filesystem::path calibrate = {};
-  int64_t calibrate_tokens = 1 << 14;  // of it, from its beginning, at most
+  int64_t calibrate_tokens = 1 << 14;  // of it, from its beginning, at most; fewest_calibration_tokens() or more
   int64_t shard_bytes = int64_t{5} << 30;
   std::function<void(int64_t done, int64_t of)> on_parameter = {};
 };

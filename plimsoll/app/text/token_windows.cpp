@@ -22,7 +22,9 @@ std::vector<TokenWindow> read_token_windows(const TextModel& model, const TokenW
   if (context > most) refuse("--context: expected at most the {} tokens that the model sees, got {}", most, context);
   const EncodedText text({options.data}, *model.tokenizer);
   const int64_t count = std::min(options.tokens, text.count());
-  if (count < 2) fail("{}: expected at least 2 tokens, got {}", options.data.native(), text.count());
+  if (count < options.fewest) {
+    fail("{}: expected at least {} tokens, got {}", options.data.native(), options.fewest, text.count());
+  }
   std::vector<TokenWindow> windows;
   for (int64_t begin = 0; begin + 1 < count; begin += context) {
     std::vector<int64_t> ids(static_cast<size_t>(std::min(context + 1, count - begin)));
