@@ -13,6 +13,7 @@
 #include "plimsoll/cli/difference_option.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
 
@@ -99,7 +100,7 @@ Command audit_command() {
            {"adapter", "DIR", path(options.model.adapter, PathMust::kExist), "--as generate: a LoRA adapter"},
            {"tokens", "N", integer(options.tokens, {.from = 1, .to = 1 << 20}), "of the step, or of the prompt"},
            threads_option(command->threads),
-           {"json", "FILE", path(command->json), "write one JSON object a row to FILE"},
+           report_option(command->json, "one JSON object a row"),
            difference_option(command->files,
                              "two files of --json or of another command's --audit: prints a line for each difference, "
                              "and exits 1 if there is one; calls, operations and shares are not compared"),

@@ -5,6 +5,8 @@
 #include <string>
 #include <system_error>
 
+#include "plimsoll/cli/report_option.h"
+
 namespace plimsoll::cli {
 namespace {
 
@@ -19,8 +21,9 @@ bool is_there(const std::filesystem::path& path) {
 Option audit_option(std::filesystem::path& path) {
   return {"audit",
           "FILE",
-          cli::path(path),
-          "write the formats, scales and kernel of every product and operator that runs, one JSON object a row",
+          report_path(path),
+          "write the formats, scales and kernel of every product and operator that runs, one JSON object a row, to "
+          "a new file or over an earlier report",
           Need::kOptional,
           AcrossRanks::kOwn};
 }

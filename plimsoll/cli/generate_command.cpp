@@ -13,6 +13,7 @@
 #include "plimsoll/cli/json_option.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/cli/watch_option.h"
 #include "plimsoll/tokenize/token_texts.h"
@@ -202,8 +203,9 @@ Command generate_command() {
            threads_option(command->threads),
            watch_option(command->watch),
            audit_option(command->audit),
-           {"json", "FILE", path(command->json),
-            "write one JSON object a line: each token with its log probability, each text, and what the watch sees"}},
+           report_option(
+               command->json,
+               "one JSON object a line, each token with its log probability, each text, and what the watch sees,")},
       .run = [command](const nlohmann::json&) { return run_generate(*command); }};
 }
 

@@ -15,6 +15,7 @@
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/table.h"
 
 namespace plimsoll::cli {
@@ -106,7 +107,7 @@ Command inspect_command() {
       .summary =
           "What the tensors of a model, a safetensors file, a checkpoint or a run hold, and the headroom of each format",
       .options = {{"path", "FILE|DIR", path(options->path, PathMust::kExist), "what to look at", Need::kPositional},
-                  {"json", "FILE", path(options->json), "write one JSON object a tensor to FILE"}},
+                  report_option(options->json, "one JSON object a tensor")},
       .run = [options](const nlohmann::json&) { return run(*options); }};
 }
 

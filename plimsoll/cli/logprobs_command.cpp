@@ -12,6 +12,7 @@
 #include "plimsoll/cli/difference_option.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/threads_option.h"
 
 namespace plimsoll::cli {
@@ -87,7 +88,7 @@ Command logprobs_command() {
            {"batch", "N", integer(options.batch, {.from = 1, .to = models::kMostTextRows}),
             "--as serve: windows together"},
            threads_option(command->threads),
-           {"json", "FILE", path(command->json), "write one JSON object a token to FILE"},
+           report_option(command->json, "one JSON object a token"),
            audit_option(command->audit),
            difference_option(command->files,
                              "two files of --json: says how far they are apart, and exits 1 if they are")},

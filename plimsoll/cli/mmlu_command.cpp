@@ -8,6 +8,7 @@
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/io/atomic_file.h"
@@ -87,7 +88,7 @@ Command mmlu_command() {
                   {"batch", "N", integer(options.batch, {.from = 1, .to = 1 << 20}), "questions at a time"},
                   threads_option(command->threads),
                   audit_option(command->audit),
-                  {"json", "FILE", path(command->json_file), "write all figures, by subject, to FILE"}},
+                  report_option(command->json_file, "all figures, by subject,")},
       .run = [command](const json&) { return run_mmlu(*command); }};
 }
 

@@ -15,6 +15,7 @@
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/io/atomic_file.h"
@@ -239,7 +240,7 @@ Command parity_command() {
             "factor back: what the formats make of it"},
            threads_option(command->threads),
            audit_option(command->audit),
-           {"json", "FILE", path(command->json_file), "write all figures and the headroom map to FILE"}},
+           report_option(command->json_file, "all figures and the headroom map")},
       .run = [command](const json&) { return run_parity(*command); }};
 }
 

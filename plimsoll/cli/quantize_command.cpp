@@ -8,6 +8,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/io/atomic_file.h"
 
@@ -83,7 +84,7 @@ Command quantize_command() {
                   {"calibrate-tokens", "N", integer(command->calibrate_tokens, {}),
                    "of that text, at most; at least 513; 16,384 if not given"},
                   threads_option(command->threads),
-                  {"json", "FILE", path(command->json_file), "write the sizes to FILE"}},
+                  report_option(command->json_file, "the sizes")},
       .run = [command](const nlohmann::json&) { return run_quantize(*command); }};
 }
 

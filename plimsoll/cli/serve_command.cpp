@@ -15,6 +15,7 @@
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/cli/watch_option.h"
 #include "plimsoll/io/error.h"
@@ -163,8 +164,7 @@ Command serve_command() {
            threads_option(command->threads),
            watch_option(command->engine.watch),
            audit_option(command->audit),
-           {"json", "FILE", path(command->json),
-            "write one JSON object a line: each request with its status, times and tokens"}},
+           report_option(command->json, "one JSON object a line, each request with its status, times and tokens,")},
       .run = [command](const nlohmann::json&) { return run_serve(*command); }};
 }
 

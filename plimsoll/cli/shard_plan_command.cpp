@@ -5,6 +5,7 @@
 #include "plimsoll/app/checkpoint/shard_plan.h"
 #include "plimsoll/app/process/ranks.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/train_table.h"
 #include "plimsoll/io/atomic_file.h"
@@ -106,7 +107,7 @@ Command shard_plan_command() {
                        "GB/s that a process reads and writes, for the update and for gradients that are sent"},
                       {"one-machine", "", toggle(options.one_machine),
                        "processes share the cores that they compute and send with"},
-                      {"json", "FILE", path(command->json_file), "write the plan to FILE, too"}},
+                      report_option(command->json_file, "the plan, too,")},
           .run = [command](const json&) { return run_shard_plan(*command); }};
 }
 

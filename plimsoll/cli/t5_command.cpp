@@ -15,6 +15,7 @@
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/cli/watch_option.h"
 #include "plimsoll/models/t5/load.h"
@@ -206,7 +207,7 @@ Command t5_command() {
                   threads_option(command->threads),
                   watch_option(command->watch),
                   audit_option(command->audit),
-                  {"json", "FILE", path(command->json), "write one JSON object a result to FILE"}},
+                  report_option(command->json, "one JSON object a result")},
       .run = {}};
   result.run = [command, defaults = configuration(result.options)](const nlohmann::json& given) {
     refuse_other_tasks(*command->task, given, defaults);

@@ -6,6 +6,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/process/ranks.h"
 #include "plimsoll/cli/command_line.h"
+#include "plimsoll/cli/report_option.h"
 #include "plimsoll/models/presets.h"
 #include "plimsoll/recipe/names.h"
 
@@ -102,8 +103,9 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"log-scales", "N", integer(options.log_scales, kFromZero),
        "steps between records of each operand's amax and scale in the log; 0: none"},
       {"resume", "", toggle(options.resume), "go on after the last good checkpoint in DIR"},
-      {"json", "FILE", path(options.json), "results for machines; train: DIR/train.jsonl if not given", Need::kOptional,
-       AcrossRanks::kOwn},
+      {"json", "FILE", report_path(options.json),
+       "results for machines, to a new file or over an earlier report; train: DIR/train.jsonl if not given",
+       Need::kOptional, AcrossRanks::kOwn},
       {kConfigOption, "FILE", path(config, PathMust::kExist), "options as a JSON object; the command line wins",
        Need::kOptional, AcrossRanks::kOwn},
   };

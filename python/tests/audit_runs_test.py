@@ -196,7 +196,7 @@ def test_file_that_cannot_be_made_is_one_line_before_anything_is_computed(name, 
     assert not (tmp_path / "out").exists() and "measuring" not in result.stdout and "step" not in result.stdout.lower().split()
 
 
-@pytest.mark.parametrize("before", [None, "rows of another run\n"])
+@pytest.mark.parametrize("before", [None, '{"layer": "", "op": "of another run", "kernel": ""}\n'])
 def test_command_that_does_not_end_leaves_the_file_as_it_was(before, llama, text, tmp_path):
     audit, out = tmp_path / "audit", tmp_path / "out"
     if before is not None:

@@ -1,0 +1,17 @@
+// --json FILE and --audit FILE: a file that a command writes a report to.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+#include "plimsoll/cli/command.h"
+
+namespace plimsoll::cli {
+
+// A path of no file but an earlier report: app::is_free_for_report.
+Field report_path(std::filesystem::path& target);
+
+// --json FILE, which gets `what`.
+Option report_option(std::filesystem::path& target, const std::string& what);
+
+}  // namespace plimsoll::cli
