@@ -174,7 +174,7 @@ def test_a_card_that_is_not_there_is_named():
 @pytest.mark.parametrize(
     "x,message",
     [
-        (torch.zeros(2, 5), r"weight \[out, 5\], got \[3, 4\]"),
+        (torch.zeros(2, 5), r"linear: expected x \[..., 4\], got \[2, 5\]"),
         (torch.zeros(2, 4, dtype=torch.float64), "expected x of float32, bfloat16 or float16, got Double"),
         (torch.zeros(2, 4, dtype=torch.int64), "expected x of float32.*got Long"),
         (torch.zeros(2, 4, device="meta"), "expected x on the cpu.*got it on meta"),
@@ -185,6 +185,21 @@ def test_a_card_that_is_not_there_is_named():
 def test_linear_inputs(x, message, enabled):
     with pytest.raises((RuntimeError, TypeError, ValueError), match=message), te.fp8_autocast(enabled=enabled):
         te.Linear(4, 3)(x)
+
+
+@pytest.mark.parametrize(
+    "op,layer",
+    [
+        ("norm", lambda: te.RMSNorm(4)),
+        ("norm", lambda: te.LayerNorm(4)),
+        ("norm_linear", lambda: te.LayerNormLinear(4, 3)),
+        ("norm_mlp", lambda: te.LayerNormMLP(4, 8)),
+    ],
+)
+@pytest.mark.parametrize("enabled", [False, True])
+def test_an_input_of_another_width_is_named_and_no_weight(op, layer, enabled):
+    with pytest.raises(RuntimeError, match=rf"{op}: expected x \[..., 4\], got \[2, 5\]"), te.fp8_autocast(enabled=enabled):
+        layer()(torch.zeros(2, 5))
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,8 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
   if (is_opaque(x) || is_opaque(weight)) return composed_linear(x, weight, bias, scaling);
   check_device_values(x, "linear", "x");
   TORCH_CHECK(x.dim() >= 1, "linear: expected x of one dimension or more, got a scalar");
+  TORCH_CHECK(weight.dim() != 2 || x.size(-1) == weight.size(1), "linear: expected x [..., ", weight.size(1), "], got ",
+              x.sizes());
   check_linear({.op = "linear", .layer = ""}, x, x.size(-1), weight, bias);
   check_parallel(scaling.parallel, x, bias, "linear");
   return LinearFunction::apply(x, weight, optional(bias), linear_call(scaling, x.requires_grad(), weight, bias));

@@ -71,8 +71,8 @@ void check_norm(const NormInput& input, const NormOptions& options, const char* 
   }
   check_device_values(input.weight, op, "norm weight");
   check_same_device(input.x, input.weight, op, "norm weight");
-  TORCH_CHECK(input.weight.dim() == 1 && input.weight.size(0) == dim, op, ": expected norm weight [", dim, "], got ",
-              input.weight.sizes());
+  TORCH_CHECK(input.weight.dim() == 1, op, ": expected norm weight [", dim, "], got ", input.weight.sizes());
+  TORCH_CHECK(input.weight.size(0) == dim, op, ": expected x [..., ", input.weight.size(0), "], got ", input.x.sizes());
   if (!input.bias.defined()) return;
   TORCH_CHECK(is_layer_norm(options), op, ": expected no norm bias with RMSNorm, got one");
   check_device_values(input.bias, op, "norm bias");
