@@ -180,14 +180,18 @@ int run_finetune(FinetuneCommand& command) {
   }
   if (options.run.out.empty()) app::refuse("finetune: expected --out DIR");
   if (options.run.json.empty()) options.run.json = options.run.out / "train.jsonl";
+  app::check_sharing(options.run);
   app::check_adapters(options);
-  print_configuration(options.run);
   AuditFile audit(app::speaks(options.run) ? command.audit : "");
   const int exit_code = print_training(options.run, [&](const app::TrainObserver& observer) {
     ExpectedEnd end(observer);
     app::TrainObserver timed = observer;
     timed.on_step = [&](const app::StepRecord& record) { end.step(record); };
-    return app::finetune(options, {.training = timed, .on_plan = print_plan, .on_reply = print_reply});
+    const auto print_beginning = [&](const app::FinetunePlan& plan) {  // when the data have been read, and serve
+      print_configuration(options.run);
+      print_plan(plan);
+    };
+    return app::finetune(options, {.training = timed, .on_plan = print_beginning, .on_reply = print_reply});
   });
   audit.write();
   return exit_code;

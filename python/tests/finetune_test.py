@@ -248,6 +248,13 @@ def test_a_line_that_is_no_example_is_named(model, tmp_path, line):
     assert said.startswith(f"plimsoll: {path}:3") and MISTAKES[line] in said, said
 
 
+def test_data_that_cannot_serve_are_refused_before_anything_is_printed(model, tmp_path):
+    for name, text, expected in (("empty.jsonl", "", "--data: expected an example"), ("bad.jsonl", "{\n", "bad.jsonl:1: ")):
+        (tmp_path / name).write_text(text)
+        result = plimsoll(*words_of(model, tmp_path / name, "--out", tmp_path / "out"))
+        assert result.returncode == 1 and result.stdout == "" and expected in result.stderr, result
+
+
 def test_text_that_is_not_utf_8_is_refused(model, tmp_path):
     (tmp_path / "x.jsonl").write_bytes(b'{"text": "a"}\n{"text": "\xff"}\n')
     assert f"{tmp_path}/x.jsonl:2: expected UTF-8, got another byte after 10 bytes" in refusal(

@@ -9,7 +9,7 @@ import tiny_llama
 import tokenizer_texts
 from plimsoll.models import AutoModelForCausalLM
 from plimsoll.serve import Engine
-from program import done, refused
+from program import done, plimsoll, refused
 from served import serving
 
 
@@ -86,6 +86,9 @@ def test_work_on_values_refuses_codes(chatty_codes, tmp_path):
     text = tmp_path / "text"
     text.write_text("def read\n" * 400)
     assert expected in refused("train", "--model", codes, "--data", text, "--out", out, "--steps", 1, "--batch", 1)
+    full = plimsoll("finetune", "--model", codes, "--data", text, "--out", out, "--full")
+    assert full.returncode == 2 and full.stdout == "", full  # before anything is planned
+    assert f"--full: expected weights that are values, got codes in {codes}; `plimsoll convert" in full.stderr
     adapter = tmp_path / "adapter"
     adapter.mkdir()
     assert expected in refused("merge", "--model", codes, "--adapter", adapter, "--out", out)

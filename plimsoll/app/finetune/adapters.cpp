@@ -60,6 +60,12 @@ void check_adapters(const FinetuneOptions& options) {
   if (!options.lora) {
     if (options.base != WeightDtype::kAsStored)
       refuse("{}: expected --lora, which has a frozen base, got --full", base);
+    if (models::has_coded_weights(run.source)) {
+      refuse(
+          "--full: expected weights that are values, got codes in {}; `plimsoll convert --dtype bf16` makes values of "
+          "them",
+          run.source.native());
+    }
     return;
   }
   if (run.masters != optim::MasterKind::kFp32) {
