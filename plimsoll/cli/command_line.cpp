@@ -50,15 +50,17 @@ std::string help_text(const Option& option, const std::vector<Option>& options) 
 constexpr std::string_view kReport = "report";
 constexpr std::array kOfPython{kReport, std::string_view("--methods")};
 
-// Throws UsageError that names the nearest of `known`.
-[[noreturn]] void refuse_unknown(std::string_view kind, const std::string& typed,
-                                 const std::vector<std::string>& known) {
+// Throws UsageError that names the nearest of `known`, unless none is near; `all` lists them.
+[[noreturn]] void refuse_unknown(std::string_view kind, const std::string& typed, const std::vector<std::string>& known,
+                                 const std::string& all) {
   if (std::find(kOfPython.begin(), kOfPython.end(), typed) != kOfPython.end()) {
     app::refuse("{}: expected Python's command, which has it: python -m plimsoll", typed);
   }
   const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
     return recipe::edit_distance(typed, a) < recipe::edit_distance(typed, b);
   });
+  constexpr int kMostMistakes = 3;
+  if (recipe::edit_distance(typed, *nearest) > kMostMistakes) app::refuse("{}: unknown {}, see {}", typed, kind, all);
   app::refuse("{}: unknown {}, the nearest is {}", typed, kind, *nearest);
 }
 
@@ -123,7 +125,7 @@ class ParsedCommand {
     for (const Option& option : command_.options) {
       if (!is_positional(option)) known.push_back("--" + option.name);
     }
-    refuse_unknown("option", dashed->substr(0, dashed->find('=')), known);
+    refuse_unknown("option", dashed->substr(0, dashed->find('=')), known, help());
   }
 
   json read_config() const {
@@ -140,11 +142,14 @@ class ParsedCommand {
     return json::object();
   }
 
+  std::string help() const { return fmt::format("plimsoll {} --help", command_.name); }
+
   void check_names(const std::string& file, const json& config) const {
     std::vector<std::string> known;
     for (const Option& option : command_.options) known.push_back(option.name);
     for (const auto& [name, value] : config.items()) {
-      if (std::find(known.begin(), known.end(), name) == known.end()) refuse_unknown("option in " + file, name, known);
+      if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+      refuse_unknown("option in " + file, name, known, help());
     }
   }
 
@@ -223,7 +228,7 @@ int parse_and_run(int argc, const char* const* argv, const std::vector<Command>&
     std::vector<std::string> names;
     for (const Command& command : commands) names.push_back(command.name);
     names.emplace_back(kReport);
-    refuse_unknown("command", extras.front(), names);
+    refuse_unknown("command", extras.front(), names, "plimsoll --help");
   }
   throw app::UsageError("expected a command (see plimsoll --help)");
 }
