@@ -181,6 +181,16 @@ def test_ranks_that_were_started_differently_are_one_clear_error(tmp_path):
     assert '--recipe: expected "fp8" on rank 1, as on rank 0, got "bf16"' in errors
 
 
+def test_a_rank_that_stays_alone_says_so_without_a_stack_trace(tmp_path):
+    with launched_ranks.reserved_port() as port:
+        environment = launched_ranks.rank_environment(0, 2, port)
+        command = [PROGRAM, "train", "--data", TEXT, "--out", tmp_path / "out", "--shard", "ddp", "--deadline", "2"]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+    assert result.returncode == 1
+    assert "plimsoll: connecting on rank 0 of 2 failed" in result.stderr and "rank 1 has ended" in result.stderr, result.stderr
+    assert "frame #" not in result.stderr, result.stderr
+
+
 def test_a_rank_killed_under_torchrun_ends_the_run_and_leaves_its_checkpoints(tmp_path):
     out = tmp_path / "run"
     process = started(2, "--out", out, "--steps=10000000", "--save-every=5", launch=TORCHRUN)

@@ -38,8 +38,8 @@ struct Connection : std::enable_shared_from_this<Connection> {
   std::function<Backend(c10::DeviceType)> backend;
   // The device that tensors on the CPU travel through, where no backend takes them as they are (NCCL alone); or nullopt.
   std::function<std::optional<c10::Device>()> host_detour;
-  std::shared_ptr<const Peers> peers;                 // none: nobody watches
   Store store;                                        // where the ranks meet
+  std::shared_ptr<const Peers> peers;                 // none: nobody watches; ends before the store, which it asks
   std::string path;                                   // of what this group leaves there
   std::function<Backend(const Store&)> make_backend;  // another one of the same ranks, which meet in that store
 
