@@ -59,7 +59,7 @@ fs::path save_checkpoint(const fs::path& run, const Checkpoint& checkpoint) {
 std::vector<fs::path> list_checkpoints(const fs::path& run) {
   return with_our_errors([&] {
     std::vector<fs::path> found;
-    if (!fs::exists(run)) return found;
+    if (!fs::is_directory(run)) return found;
     for (const auto& entry : fs::directory_iterator(run)) {
       const bool is_checkpoint = is_step_name(entry.path().filename().native()) || is_replaced_by_none(entry.path());
       if (is_checkpoint && entry.is_directory()) found.push_back(entry.path());

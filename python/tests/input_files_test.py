@@ -95,6 +95,15 @@ def test_no_option_takes_another_kind_of_file(folder, tmp_path, name, other):
     assert done.stderr.startswith("plimsoll: ") and done.stderr.count("\n") == 1, done.stderr
 
 
+@pytest.mark.parametrize("command", ["generate", "logprobs", "convert", "quantize", "parity", "gauge", "audit"])
+def test_a_file_in_the_place_of_a_model_is_told_what_was_expected(command, folder, tmp_path):
+    more = {"logprobs": ["--data", folder / "text"], "parity": ["--data", folder / "text"]}
+    more |= {name: ["--out", tmp_path / "out"] for name in ("convert", "quantize", "gauge")}
+    done = run(command, "--model", folder / "text", *more.get(command, ()))
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done
+    assert done.stderr.startswith(f"plimsoll: {folder / 'text'}: expected a"), done
+
+
 T5, STEP = ["t5", "generate", "--model", "{}", "--input", "x"], ["generate", "--checkpoint", "{}"]
 FILES = [("model", name, T5) for name in ("config.json", "model.safetensors", "spiece.model")]
 FILES += [("run/step-00000001", name, STEP) for name in ("state.json", "manifest.json", "model.safetensors")]
