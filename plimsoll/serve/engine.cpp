@@ -6,6 +6,7 @@
 #include <cmath>
 #include <exception>
 #include <future>
+#include <new>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -67,12 +68,35 @@ TokenMask allowed_tokens(const ServedText& text) {
 
 }  // namespace
 
+// What the exception under way says, in the words of an error of the server.
+std::string words_of_exception() {
+  try {
+    throw;
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::bad_alloc&) {
+    return "expected enough memory, got none from the system";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 // The token that follows a text.
 struct Engine::Choice {
   std::optional<ReplyToken> token = {};  // none: the logits are not finite, or there is an error
   std::string error = {};
 
+  // Throws nothing, for a thread of parallel_for calls it.
   static Choice of(const ServedText& text, std::span<const float> logits) {
+    try {
+      return found(text, logits);
+    } catch (const std::exception&) {
+      return {.error = words_of_exception()};
+    }
+  }
+
+ private:
+  static Choice found(const ServedText& text, std::span<const float> logits) {
     if (!models::are_finite(logits)) return {};
     const Request& request = text.request;
     std::optional<double> uniform;
@@ -83,16 +107,12 @@ struct Engine::Choice {
     }
     const TokenMask allowed = allowed_tokens(text);
     ReplyToken token;
-    try {
-      token.token.id = models::next_token(logits, {.text = text.continued(),
-                                                   .new_tokens = text.new_tokens(),
-                                                   .rules = request.rules,
-                                                   .sampling = request.sampling,
-                                                   .allowed = allowed,
-                                                   .uniform = uniform});
-    } catch (const c10::Error& error) {
-      return {.error = error.what_without_backtrace()};
-    }
+    token.token.id = models::next_token(logits, {.text = text.continued(),
+                                                 .new_tokens = text.new_tokens(),
+                                                 .rules = request.rules,
+                                                 .sampling = request.sampling,
+                                                 .allowed = allowed,
+                                                 .uniform = uniform});
     token.ends_text = std::ranges::find(request.ends, token.token.id) != request.ends.end();
     if (request.top_log_probabilities) {
       const models::LogProbabilities probabilities(logits);
@@ -250,17 +270,19 @@ void Engine::run() {
     }
     for (auto& [request, reply] : submitted) {
       const ServedAdapter adapter = adapter_of(request);
-      scheduler_->add(std::move(request), std::move(reply), adapter);
+      try {
+        scheduler_->add(std::move(request), reply, adapter);
+      } catch (const std::exception&) {
+        reply->finish(TextEnd::kInterrupted, words_of_exception());
+      }
     }
     try {
       parts = scheduler_->plan();
       // Rows of an adapter follow one another, so that its products are of all of them.
       std::ranges::stable_sort(parts, {}, [](const StepPart& part) { return part.text->adapter.number; });
       if (!parts.empty()) step(parts);
-    } catch (const c10::Error& error) {
-      scheduler_->fail(error.what_without_backtrace());
-    } catch (const std::exception& error) {
-      scheduler_->fail(error.what());
+    } catch (const std::exception&) {
+      scheduler_->fail(words_of_exception());
     }
     std::unique_lock<std::mutex> lock(mutex_);
     stats_.texts = scheduler_->counts();
@@ -313,7 +335,11 @@ void Engine::write(ServedText& text, Choice choice) {
   reply->push(std::move(*choice.token));
   if (ends) return finish(TextEnd::kToken);
   if (text.request.format != nullptr) {
-    text.json = text.request.format->after(std::move(text.json), id);
+    try {
+      text.json = text.request.format->after(std::move(text.json), id);
+    } catch (const std::exception&) {
+      return finish(TextEnd::kInterrupted, words_of_exception());
+    }
     if (JsonMachine::is_ended(text.json)) return finish(TextEnd::kStop);
   }
   if (text.new_tokens() == text.request.max_new_tokens) finish(TextEnd::kLength);

@@ -28,13 +28,14 @@ std::span<const int64_t> page_name(const ServedText& text, int64_t page) {
 
 void Scheduler::add(Request request, std::shared_ptr<Reply> reply, ServedAdapter adapter) {
   std::vector<int64_t> text = request.prompt;
-  waiting_.push_back({std::move(request), std::move(reply), std::move(text), empty_text_, adapter});
-  ServedText& added = waiting_.back();
+  ServedText added{std::move(request), std::move(reply), std::move(text), empty_text_, adapter};
   if (added.request.format != nullptr) added.json = added.request.format->start();
-  if (!options_.decoder_start) return;
-  added.encoder_tokens = std::ssize(added.text);
-  added.text.resize(static_cast<size_t>(added.encoder_places()));
-  added.text.push_back(*options_.decoder_start);
+  if (options_.decoder_start) {
+    added.encoder_tokens = std::ssize(added.text);
+    added.text.resize(static_cast<size_t>(added.encoder_places()));
+    added.text.push_back(*options_.decoder_start);
+  }
+  waiting_.push_back(std::move(added));
 }
 
 void Scheduler::release(ServedText& text) {

@@ -69,6 +69,7 @@ class Scheduler {
   Scheduler(const SchedulerOptions& options, const models::TokenPages& memory)
       : options_(options), empty_text_(memory.empty_text()), pool_(options.pages) {}
 
+  // A text for which there is no memory, std::bad_alloc, is not there afterwards.
   void add(Request request, std::shared_ptr<Reply> reply, ServedAdapter adapter = {});
   // The parts of the next step, with room for their tokens. Cancelled requests have gone; empty: nothing is to be done.
   std::vector<StepPart> plan();

@@ -71,6 +71,10 @@ class Served:
             assert time.monotonic() < end, f"{name} is {self.metric(name)}"
             time.sleep(0.01)
 
+    @property
+    def has_sanitizer(self):
+        return "asan" in os.environ.get("LD_PRELOAD", "")
+
     def open_files(self):
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 

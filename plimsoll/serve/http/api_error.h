@@ -18,6 +18,9 @@ struct ApiError : std::runtime_error {
   std::string param, code;  // empty: null
 };
 
+// The message of a request for which there is no memory; its status is 503.
+inline constexpr const char* kNoMemory = "expected enough memory for the request, got none from the system";
+
 // {"error": {...}}.
 nlohmann::json to_json(const ApiError& error);
 

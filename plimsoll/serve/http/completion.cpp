@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <random>
 #include <utility>
 
@@ -252,6 +253,9 @@ void Completion::stream(const std::function<bool(const std::string&)>& send, con
   } catch (const ApiError& error) {
     record_->error = error.what();
     send(event(to_json(error)));
+  } catch (const std::bad_alloc&) {
+    record_->error = kNoMemory;
+    send(event(to_json(ApiError(503, kNoMemory))));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <iterator>
 #include <mutex>
+#include <new>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -226,6 +227,8 @@ class Server::Http final : public httplib::Server {
         std::rethrow_exception(thrown);
       } catch (const ApiError& error) {
         answer(response, error);
+      } catch (const std::bad_alloc&) {
+        answer(response, ApiError(503, kNoMemory));
       } catch (const std::exception& error) {
         answer(response, ApiError(500, error.what()));
       }

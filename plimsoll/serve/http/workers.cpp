@@ -9,9 +9,21 @@ Workers::Workers(size_t most) : most_(most) {
   threads_.emplace_back([this] { work(); });
 }
 
+void Workers::run(const std::function<void()>& task) {
+  try {
+    task();
+  } catch (const std::exception&) {  // no memory for a request, whose connection is closed by now
+  }
+}
+
 void Workers::add(std::function<void()> task) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  tasks_.push_back(std::move(task));
+  std::unique_lock<std::mutex> lock(mutex_);
+  try {
+    tasks_.push_back(task);
+  } catch (const std::exception&) {  // no memory: done here and now, for whoever adds it does not expect an exception
+    lock.unlock();
+    return run(task);
+  }
   if (tasks_.size() > idle_ && threads_.size() < most_) {
     try {
       threads_.emplace_back([this] { work(); });
@@ -32,10 +44,7 @@ void Workers::work() {
       const std::function<void()> task = std::move(tasks_.front());
       tasks_.pop_front();
       lock.unlock();
-      try {
-        task();
-      } catch (const std::exception&) {  // no memory for a request, whose connection is closed by now
-      }
+      run(task);
     }
     lock.lock();
   }

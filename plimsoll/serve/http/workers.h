@@ -37,6 +37,7 @@ class Workers final : public httplib::TaskQueue {
 
  private:
   void add(std::function<void()> task);
+  static void run(const std::function<void()>& task);
   void work();
 
   const size_t most_;

@@ -6,7 +6,12 @@
 namespace plimsoll::serve {
 namespace {
 
-constexpr size_t kMostStates = 1 << 13, kMostMaskBytes = 16 << 20;  // that are kept; a state takes a KiB
+// Of a state that is kept: the row of what follows it, and its stacks.
+size_t bytes_of(const JsonState& state) {
+  size_t bytes = sizeof(std::array<int32_t, 256>) + sizeof(JsonState);
+  for (const JsonStack& stack : state) bytes += sizeof(JsonStack) + stack.size() * sizeof(JsonFrame);
+  return bytes;
+}
 
 void check_texts(const JsonSchema& schema, const std::bitset<256>& bytes) {
   const auto check = [&](const std::string& text) {
@@ -54,31 +59,35 @@ int32_t JsonFormat::number_of(JsonState state) const {
   if (state.empty()) return kNone;
   const auto [found, is_new] = numbers_.try_emplace(std::move(state), static_cast<int32_t>(states_.size()));
   if (is_new) {
+    state_bytes_ += bytes_of(found->first);
     states_.push_back(&found->first);
     next_.emplace_back().fill(kUnknown);
   }
   return found->second;
 }
 
-int32_t JsonFormat::next(int32_t state, uint8_t byte) const {
-  const auto row = static_cast<size_t>(state);
+JsonFormat::Step JsonFormat::next(const Step& step, uint8_t byte) const {
+  if (step.number == kNone) return {.state = machine_.next(step.state, byte)};
+  const auto row = static_cast<size_t>(step.number);
   if (next_[row][byte] == kUnknown) {
-    const int32_t found = number_of(machine_.next(*states_[row], byte));
+    JsonState state = machine_.next(*states_[row], byte);
+    if (!state.empty() && !has_room()) return {.state = std::move(state)};
+    const int32_t found = number_of(std::move(state));
     next_[row][byte] = found;
   }
-  return next_[row][byte];
+  return {.number = next_[row][byte]};
 }
 
 TokenMask JsonFormat::find_allowed(int32_t state) const {
   TokenMask mask(static_cast<size_t>(tokens_->size() + 63) / 64);
-  std::vector<int32_t> path(static_cast<size_t>(tokens_->longest()) + 1);  // the states behind each byte
-  path[0] = state;
+  std::vector<Step> path(static_cast<size_t>(tokens_->longest()) + 1);  // behind each byte
+  path[0].number = state;
   const auto nodes = tokens_->nodes();
   for (size_t i = 0; i < nodes.size();) {
     const TokenTrie::Node& node = nodes[i];
-    const int32_t there = next(path[node.depth - size_t{1}], node.byte);
-    path[node.depth] = there;
-    if (there == kNone) {
+    Step& there = path[node.depth];
+    there = next(path[node.depth - size_t{1}], node.byte);
+    if (there.number == kNone && there.state.empty()) {
       i = node.end;
       continue;
     }
@@ -92,11 +101,12 @@ std::shared_ptr<const TokenMask> JsonFormat::allowed(const JsonState& state) con
   JsonState key = JsonMachine::within(state, tokens_->longest());
   const std::lock_guard<std::mutex> lock(mutex_);
   const size_t mask_bytes = static_cast<size_t>(tokens_->size()) / 8;
-  if (states_.size() > kMostStates || masks_.size() * mask_bytes > kMostMaskBytes) {
+  if (!has_room() || masks_.size() * mask_bytes > kMostMaskBytes) {
     masks_.clear();
     next_.clear();
     states_.clear();
     numbers_.clear();
+    state_bytes_ = 0;
   }
   const int32_t number = number_of(std::move(key));
   if (number == kNone) return std::make_shared<const TokenMask>(static_cast<size_t>(tokens_->size() + 63) / 64);

@@ -48,9 +48,17 @@ class JsonFormat {
     size_t operator()(const JsonState& state) const;
   };
   static constexpr int32_t kUnknown = -2, kNone = -1;
+  static constexpr size_t kMostStateBytes = 16 << 20, kMostMaskBytes = 16 << 20;  // that are kept
 
+  // A state on the way through the tokens: one that has a number, or where no more are kept its own.
+  struct Step {
+    int32_t number = kNone;
+    JsonState state = {};
+  };
+
+  bool has_room() const { return state_bytes_ < kMostStateBytes; }
   int32_t number_of(JsonState state) const;
-  int32_t next(int32_t state, uint8_t byte) const;
+  Step next(const Step& step, uint8_t byte) const;
   TokenMask find_allowed(int32_t state) const;
 
   const std::shared_ptr<const TokenTrie> tokens_;
@@ -62,6 +70,7 @@ class JsonFormat {
   mutable std::unordered_map<JsonState, int32_t, StateHash> numbers_;
   mutable std::vector<const JsonState*> states_;
   mutable std::vector<std::array<int32_t, 256>> next_;
+  mutable size_t state_bytes_ = 0;
   mutable std::unordered_map<int32_t, std::shared_ptr<const TokenMask>> masks_;
 };
 

@@ -9,6 +9,8 @@
 #include <set>
 #include <string>
 
+#include "plimsoll/serve/json/memory_testing.h"
+
 namespace plimsoll::serve {
 namespace {
 
@@ -274,6 +276,46 @@ TEST(JsonFormat, LongLimitsShareTheirMasks) {
   const auto mask = format.allowed(state);
   for (int i = 0; i < 1000; ++i) state = format.after(std::move(state), letter);
   EXPECT_EQ(format.allowed(state), mask) << "the same object";
+}
+
+// A state for each beginning of 1,000 keys, each with many ways in which the brackets before may have been written.
+TEST(JsonFormat, StatesBeyondTheMostAreNotKept) {
+  constexpr int kLevels = 30, kKeys = 1000, kLetters = 10;
+  constexpr size_t kState = kMostFrames * sizeof(JsonFrame), kWhole = size_t{kKeys} * kLetters * kState;
+  constexpr size_t kKept = 2 * (size_t{16} << 20),
+                   kBytes = 2 * kKept + testing::kStateBytes;  // states and masks; a vector grows by a copy
+  static_assert(kBytes < kWhole / 4);
+  std::vector<std::string> tokens;
+  for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+  std::mt19937_64 random(2);
+  ordered_json schema = {{"type", "object"}, {"properties", ordered_json::object()}};
+  for (int i = 0; i < kKeys; ++i) {
+    std::string key;
+    for (int letter = 0; letter < kLetters; ++letter) key += static_cast<char>('a' + random() % 26);
+    schema["properties"][key] = {{"type", "null"}};
+    tokens.push_back(std::move(key));
+  }
+  ordered_json definitions = {{"a0", std::move(schema)}};
+  for (int i = 1; i <= kLevels; ++i) {
+    ordered_json ways = ordered_json::array();
+    for (int most = 1; most <= 4; ++most) {
+      ways.push_back({{"type", "array"},
+                      {"items", {{"$ref", "#/$defs/a" + std::to_string(i - 1)}}},
+                      {"minItems", 1},
+                      {"maxItems", most}});
+    }
+    definitions["a" + std::to_string(i)] = {{"anyOf", std::move(ways)}};
+  }
+  const ordered_json whole = {{"$ref", "#/$defs/a" + std::to_string(kLevels)}, {"$defs", std::move(definitions)}};
+  const JsonFormat format(std::make_shared<const TokenTrie>(std::move(tokens)), read_json_schema(whole));
+  JsonState state = format.start();
+  for (const char byte : std::string(kLevels, '[') + "{\"")
+    state = format.after(std::move(state), static_cast<uint8_t>(byte));
+  ASSERT_GT(state.size(), 32U);
+  testing::expect_within(kBytes, [&] {
+    const auto ids = ids_of(*format.allowed(state), format.tokens().size());
+    return std::ranges::count_if(ids, [](int64_t id) { return id >= 256; }) == kKeys;
+  });
 }
 
 TEST(JsonFormat, TextsThatTheTokensCannotWriteAreRefused) {

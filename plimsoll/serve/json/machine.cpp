@@ -8,7 +8,6 @@ namespace plimsoll::serve {
 namespace {
 
 constexpr uint8_t kMostSpaces = 20;         // between two parts of a text
-constexpr size_t kMostStacks = 128;         // ways that are followed at once; any of them alone could be completed
 constexpr int32_t kMostDigits = 18;         // of an integer, so that 64 bits hold it, and of a fraction
 constexpr int32_t kMostExponentDigits = 2;  // 10^18 * 10^99 is finite as a double
 
@@ -20,6 +19,17 @@ bool write_space(JsonFrame& frame, uint8_t byte) {
   if (!is_space(byte) || frame.spaces == kMostSpaces) return false;
   ++frame.spaces;
   return true;
+}
+
+// Sorts the stacks, and keeps of those that differ the first ones. What is kept of some of them and others is kept of all.
+void keep_first(JsonState& state) {
+  std::ranges::sort(state);
+  state.erase(std::unique(state.begin(), state.end()), state.end());
+  size_t kept = 0, frames = 0;
+  while (kept < std::min(state.size(), kMostStacks) && frames + state[kept].size() <= kMostFrames) {
+    frames += state[kept++].size();
+  }
+  state.resize(kept);
 }
 
 void move_to(JsonFrame& frame, JsonPlace place) {
@@ -36,9 +46,15 @@ bool JsonMachine::fits(const JsonStack& stack, int32_t node) const {
   return static_cast<int32_t>(stack.size()) + node_of(node).height <= kDeepestJson;
 }
 
+std::span<const int32_t> JsonMachine::ways_of(const int32_t& node) const {
+  return node_of(node).kind == JsonKind::kChoice ? std::span(node_of(node).alternatives) : std::span(&node, 1);
+}
+
 JsonState JsonMachine::start() const {
   JsonState state;
-  enter({}, schema_.root, state);
+  for (const int32_t each : ways_of(schema_.root)) {
+    if (fits({}, each)) state.push_back({frame_of(each)});
+  }
   std::ranges::sort(state);
   return state;
 }
@@ -47,10 +63,9 @@ JsonState JsonMachine::next(const JsonState& state, uint8_t byte) const {
   JsonState result;
   for (const JsonStack& stack : state) {
     if (!stack.empty()) write(stack, byte, result);
+    if (result.size() > 4 * kMostStacks) keep_first(result);  // each stack may have gone on in as many ways again
   }
-  std::ranges::sort(result);
-  result.erase(std::unique(result.begin(), result.end()), result.end());
-  if (result.size() > kMostStacks) result.resize(kMostStacks);
+  keep_first(result);
   return result;
 }
 
@@ -99,16 +114,12 @@ JsonState JsonMachine::within(JsonState state, int32_t bytes) {
   return state;
 }
 
-void JsonMachine::enter(JsonStack stack, int32_t target, JsonState& out) const {
-  if (!fits(stack, target)) return;
+JsonFrame JsonMachine::frame_of(int32_t target) const {
   const JsonNode& node = node_of(target);
   JsonFrame frame{.node = target};
   switch (node.kind) {
-    case JsonKind::kChoice:
-      for (const int32_t each : node.alternatives) enter(stack, each, out);
-      return;
+    case JsonKind::kChoice:  // whose alternatives are entered instead
     case JsonKind::kValues:
-      frame.place = JsonPlace::kValues;
       break;
     case JsonKind::kString:
       frame.place = JsonPlace::kQuote;
@@ -129,14 +140,16 @@ void JsonMachine::enter(JsonStack stack, int32_t target, JsonState& out) const {
       frame.place = JsonPlace::kObject;
       break;
   }
-  stack.push_back(frame);
-  out.push_back(std::move(stack));
+  return frame;
 }
 
-void JsonMachine::enter(const JsonStack& stack, int32_t node, uint8_t byte, JsonState& out) const {
-  JsonState entered;
-  enter(stack, node, entered);
-  for (JsonStack& each : entered) write(std::move(each), byte, out);
+void JsonMachine::enter(const JsonStack& stack, int32_t target, uint8_t byte, JsonState& out) const {
+  for (const int32_t each : ways_of(target)) {
+    if (!fits(stack, each)) continue;
+    JsonStack entered = stack;
+    entered.push_back(frame_of(each));
+    write(std::move(entered), byte, out);
+  }
 }
 
 void JsonMachine::end_value(JsonStack stack, JsonState& out) {
@@ -260,15 +273,14 @@ void JsonMachine::write_array(JsonStack stack, uint8_t byte, JsonState& out) con
   enter(stack, element, byte, out);
 }
 
-// Properties that may follow, in their order: up to the first that must.
-std::vector<int32_t> JsonMachine::next_properties(const JsonStack& stack, const JsonFrame& object) const {
-  const std::vector<JsonProperty>& properties = node_of(object).properties;
-  std::vector<int32_t> next;
-  for (size_t i = static_cast<size_t>(object.first); i < properties.size(); ++i) {
-    if (fits(stack, properties[i].value)) next.push_back(static_cast<int32_t>(i));
+// The first property from `from` on that may follow, of those up to the first that must, and whose key begins so; -1: none.
+int32_t JsonMachine::next_property(const JsonStack& stack, int32_t from, std::string_view start) const {
+  const std::vector<JsonProperty>& properties = node_of(stack.back()).properties;
+  for (size_t i = static_cast<size_t>(from); i < properties.size(); ++i) {
+    if (properties[i].key.starts_with(start) && fits(stack, properties[i].value)) return static_cast<int32_t>(i);
     if (properties[i].required) break;
   }
-  return next;
+  return -1;
 }
 
 void JsonMachine::write_object(JsonStack stack, uint8_t byte, JsonState& out) const {
@@ -295,18 +307,17 @@ void JsonMachine::write_object(JsonStack stack, uint8_t byte, JsonState& out) co
     if (!misses && frame.place != JsonPlace::kNextKey) end_value(std::move(stack), out);
     return;
   }
-  const std::vector<int32_t> keys = next_properties(stack, frame);
-  if (is_any ? !fits(stack, node.element) : keys.empty()) return;
+  if (byte != (frame.place == JsonPlace::kAfterValue ? ',' : '"')) return;
+  const int32_t property = is_any ? -1 : next_property(stack, frame.first, "");
+  if (is_any ? !fits(stack, node.element) : property < 0) return;
   if (frame.place == JsonPlace::kAfterValue) {
-    if (byte != ',') return;
     move_to(frame, JsonPlace::kNextKey);
     return out.push_back(std::move(stack));
   }
-  if (byte != '"') return;
   move_to(frame, JsonPlace::kColon);
   if (is_any) return enter(stack, schema_.string, byte, out);
   const int32_t object = frame.node;
-  stack.push_back({.node = object, .place = JsonPlace::kKey, .first = keys.front(), .second = 1});
+  stack.push_back({.node = object, .place = JsonPlace::kKey, .first = property, .second = 1});
   out.push_back(std::move(stack));
 }
 
@@ -317,16 +328,14 @@ void JsonMachine::write_key(JsonStack stack, uint8_t byte, JsonState& out) const
   const std::vector<JsonProperty>& properties = node_of(object).properties;
   const auto written = static_cast<size_t>(key.second);
   const std::string start = properties[static_cast<size_t>(key.first)].key.substr(0, written) + static_cast<char>(byte);
-  for (const int32_t each : next_properties(stack, object)) {
-    const std::string& candidate = properties[static_cast<size_t>(each)].key;
-    if (!candidate.starts_with(start)) continue;
-    if (candidate.size() == start.size()) {
-      object.first = each;
-    } else {
-      stack.push_back({.node = key.node, .place = JsonPlace::kKey, .first = each, .second = key.second + 1});
-    }
-    return out.push_back(std::move(stack));
+  const int32_t found = next_property(stack, key.first, start);
+  if (found < 0) return;
+  if (properties[static_cast<size_t>(found)].key.size() == start.size()) {
+    object.first = found;
+  } else {
+    stack.push_back({.node = key.node, .place = JsonPlace::kKey, .first = found, .second = key.second + 1});
   }
+  out.push_back(std::move(stack));
 }
 
 }  // namespace plimsoll::serve

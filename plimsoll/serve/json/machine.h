@@ -1,11 +1,14 @@
 // The bytes that may follow the beginning of a JSON text: a machine with a stack of the values that are open. Where a
-// schema leaves several ways open, it follows them all at once. Every beginning that it lets through can be completed.
+// schema leaves several ways open, it follows them all at once, or the first of very many. Every beginning that it lets
+// through can be completed.
 #pragma once
 
 #include <bitset>
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "plimsoll/serve/json/schema.h"
@@ -55,6 +58,10 @@ struct JsonFrame {
 using JsonStack = std::vector<JsonFrame>;  // innermost last; empty: the text is complete
 using JsonState = std::vector<JsonStack>;  // distinct, in order; empty: no JSON begins so
 
+// Ways that next() follows at once, and frames of all their stacks: any of them alone could be completed, and without the
+// others some texts of the schema are not written.
+inline constexpr size_t kMostStacks = 128, kMostFrames = 2048;
+
 class JsonMachine {
  public:
   // bytes: those that a text may have. All of ASCII from 0x20 to 0x7E and of 0x80 to 0xBF are among them.
@@ -76,10 +83,12 @@ class JsonMachine {
   const JsonNode& node_of(const JsonFrame& frame) const { return schema_.nodes[static_cast<size_t>(frame.node)]; }
   const JsonNode& node_of(int32_t node) const { return schema_.nodes[static_cast<size_t>(node)]; }
   bool fits(const JsonStack& stack, int32_t node) const;
-  std::vector<int32_t> next_properties(const JsonStack& stack, const JsonFrame& object) const;
+  std::span<const int32_t> ways_of(const int32_t& node) const;  // the alternatives of a choice, or the node
+  int32_t next_property(const JsonStack& stack, int32_t from, std::string_view start) const;
+
+  JsonFrame frame_of(int32_t node) const;  // before its value
 
   // Each adds to `out` what the stack becomes.
-  void enter(JsonStack stack, int32_t node, JsonState& out) const;
   void enter(const JsonStack& stack, int32_t node, uint8_t byte, JsonState& out) const;  // and writes the byte
   static void end_value(JsonStack stack, JsonState& out);
   void write(JsonStack stack, uint8_t byte, JsonState& out) const;

@@ -9,10 +9,16 @@
 #include <utility>
 #include <vector>
 
+#include "plimsoll/serve/json/memory_testing.h"
+
 namespace plimsoll::serve {
 namespace {
 
 using nlohmann::ordered_json;
+
+// What nlohmann's values and the graph of a schema take: it has at most 128 KiB and 10,000 nodes.
+constexpr size_t kParserBytes =
+    (size_t{1} << 17) * sizeof(ordered_json) + 10'000 * (sizeof(JsonNode) + kMostWays * sizeof(int32_t));
 
 JsonMachine machine_of(const std::string& schema) {
   return {read_json_schema(ordered_json::parse(schema)), std::bitset<256>().set()};
@@ -164,6 +170,70 @@ TEST(JsonMachine, EachWayOfAChoiceIsOpenUntilItIsRuledOut) {
                              {"type": "number"}, {"type": "integer"}]})",
       {R"({"kind":"a","x":1})", R"({"kind":"a","y":null})", R"({"kind":"b","y":null})", "1", "1.5"},
       {R"({"kind":"b","x":1})", R"({"kind":"a","x":null})", R"({"kind":"a"})", "true"});
+}
+
+// Definitions a0 to aN, each a choice between the one before and itself, by `ways` references: ways^N paths lead to a0.
+ordered_json doubling(int count, int ways, const std::function<ordered_json(ordered_json)>& wrap) {
+  ordered_json definitions = {{"a0", {{"type", "null"}}}};
+  const auto reference = [](int i) { return ordered_json{{"$ref", "#/$defs/a" + std::to_string(i)}}; };
+  for (int i = 1; i <= count; ++i) {
+    ordered_json alternatives = ordered_json::array();
+    for (int way = 0; way < ways; ++way) alternatives.push_back(wrap(reference(i - 1)));
+    definitions["a" + std::to_string(i)] = {{"anyOf", std::move(alternatives)}};
+  }
+  ordered_json schema = reference(count);
+  schema["$defs"] = std::move(definitions);
+  return schema;
+}
+
+TEST(JsonMachine, AChoiceThatManyPathsLeadToIsEnteredOnce) {
+  const auto same = [](ordered_json reference) { return reference; };
+  for (const auto& [count, ways] : {std::pair(40, 2), std::pair(40, 64), std::pair(1500, 2)}) {
+    testing::expect_within(kParserBytes + testing::kStateBytes, [&, count = count, ways = ways] {
+      const JsonMachine machine{read_json_schema(doubling(count, ways, same)), std::bitset<256>().set()};
+      return machine.start().size() == 1 && takes(machine, "null") && !takes(machine, "1");
+    });
+  }
+}
+
+// Each level is an array by two schemas: 2^60 ways to have written its brackets.
+TEST(JsonMachine, WaysBeyondTheMostAreNotFollowed) {
+  constexpr int kLevels = 60;
+  testing::expect_within(kParserBytes + 2 * testing::kStateBytes, [] {
+    int most = 0;
+    const auto in_array = [&](ordered_json reference) {
+      return ordered_json{{"type", "array"}, {"items", std::move(reference)}, {"maxItems", 2 + most++ % 2}};
+    };
+    const JsonMachine machine{read_json_schema(doubling(kLevels, 2, in_array)), std::bitset<256>().set()};
+    JsonState state = machine.start();
+    const auto write = [&](const std::string& text) {
+      for (const char byte : text) state = machine.next(state, static_cast<uint8_t>(byte));
+      size_t frames = 0;
+      for (const JsonStack& stack : state) frames += stack.size();
+      return !state.empty() && state.size() <= kMostStacks && frames <= kMostFrames;
+    };
+    bool good = true;
+    for (int i = 0; i < kLevels; ++i) good = good && write("[");
+    good = good && write("null") && write(std::string(kLevels, ']'));
+    return good && JsonMachine::is_ended(state);
+  });
+}
+
+TEST(JsonSchema, ChoicesOfMoreWaysThanAreFollowedAreRefused) {
+  const auto strings = [](size_t groups, size_t each) {
+    ordered_json whole = ordered_json::array();
+    for (size_t i = 0; i < groups; ++i) {
+      ordered_json group = ordered_json::array();
+      for (size_t j = 0; j < each; ++j) group.push_back({{"type", "string"}, {"maxLength", i * each + j}});
+      whole.push_back({{"anyOf", std::move(group)}});
+    }
+    return ordered_json{{"anyOf", std::move(whole)}};
+  };
+  static_assert(kMostWays % 64 == 0);
+  EXPECT_EQ(JsonMachine(read_json_schema(strings(kMostWays / 64, 64)), std::bitset<256>().set()).start().size(),
+            kMostWays);
+  EXPECT_THROW(read_json_schema(strings(kMostWays / 64 + 1, 64)), JsonSchemaError);
+  EXPECT_THROW(read_json_schema(strings(64, 64)), JsonSchemaError);
 }
 
 TEST(JsonMachine, DefinitionsMayHoldThemselves) {

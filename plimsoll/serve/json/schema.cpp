@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -59,7 +60,7 @@ class Reader {
       const int32_t target = value_of(*next.schema, next.place, 0);
       schema_.nodes[static_cast<size_t>(next.node)].alternatives = {target};
     }
-    check_choices();
+    flatten_choices();
     find_heights();
     if (schema_.nodes[static_cast<size_t>(schema_.root)].height > kDeepestJson) {
       throw JsonSchemaError("schema", "expected a schema that a value of at most " + std::to_string(kDeepestJson) +
@@ -291,8 +292,9 @@ class Reader {
     return add(std::move(node));
   }
 
+  // Puts the alternatives of choices among a choice's into their place, each once: 2^N paths may lead to one through N choices.
   // A choice that leads to itself before anything is written would never be made.
-  void check_choices() const {
+  void flatten_choices() {
     enum : uint8_t { kNew, kUnderWay, kDone };
     std::vector<uint8_t> marks(schema_.nodes.size(), kNew);
     std::vector<std::pair<int32_t, size_t>> path;
@@ -304,6 +306,7 @@ class Reader {
         marks[static_cast<size_t>(node)] = kUnderWay;
         if (next == alternatives.size()) {
           marks[static_cast<size_t>(node)] = kDone;
+          flatten(schema_.nodes[static_cast<size_t>(node)]);
           path.pop_back();
           continue;
         }
@@ -314,6 +317,21 @@ class Reader {
         if (marks[static_cast<size_t>(target)] == kNew) path.emplace_back(target, 0);
       }
     }
+  }
+
+  // Those among its alternatives are flat.
+  void flatten(JsonNode& choice) const {
+    std::set<int32_t> flat;
+    for (const int32_t each : choice.alternatives) {
+      const JsonNode& node = schema_.nodes[static_cast<size_t>(each)];
+      if (node.kind != JsonKind::kChoice) flat.insert(each);
+      flat.insert(node.alternatives.begin(), node.alternatives.end());
+      if (flat.size() > kMostWays) {
+        throw JsonSchemaError("schema", "expected at most " + std::to_string(kMostWays) +
+                                            " schemas to choose among, with those of choices among them, got more");
+      }
+    }
+    choice.alternatives.assign(flat.begin(), flat.end());
   }
 
   int32_t height_of(const JsonNode& node) const {

@@ -11,6 +11,7 @@
 namespace plimsoll::serve {
 
 inline constexpr int32_t kDeepestJson = 64;  // frames of a JsonStack: objects and arrays that are open, and a value
+inline constexpr size_t kMostWays = 256;     // alternatives of a choice, with those of the choices among them
 
 // A keyword that is not supported, or a wrong value of one. place: where it stands in the schema.
 struct JsonSchemaError : std::runtime_error {
@@ -32,7 +33,7 @@ enum class JsonKind : uint8_t {
   kArray,      // `fewest` to `most` times `element`
   kObject,     // `properties`, in their order
   kAnyObject,  // any keys, each with `element`
-  kChoice,     // one of `alternatives`
+  kChoice,     // one of `alternatives`, which are no choices and distinct
 };
 
 struct JsonNode {

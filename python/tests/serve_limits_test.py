@@ -1,0 +1,57 @@
+"""`plimsoll serve` at the limits of its documentation: schemas of many ways, bodies, connections and numbers of choices."""
+
+import json
+import resource
+
+import pytest
+from served import MESSAGES, serving, write_tiny
+
+# Of address space, which keeps the machine from being filled by a fault. Sanitizers map terabytes.
+ADDRESS_SPACE = 6_000_000 << 10
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return write_tiny(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def server(tiny):
+    with serving(tiny, "--max-context", 2000) as served:
+        _, hard = resource.prlimit(served.process.pid, resource.RLIMIT_AS)
+        if not served.has_sanitizer:
+            resource.prlimit(served.process.pid, resource.RLIMIT_AS, (ADDRESS_SPACE, hard))
+        yield served
+        assert served.stop() == 0
+
+
+def ask_json(server, schema):
+    """Status and answer of a chat whose reply has to be of the schema."""
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+    body = {"messages": MESSAGES, "max_tokens": 100, "temperature": 0, "response_format": form}
+    status, _, answer = server.ask("POST", "/v1/chat/completions", json.dumps(body))
+    return status, json.loads(answer)
+
+
+def choices(levels, ways):
+    """A schema in which `ways` ** `levels` paths lead to null."""
+    definitions = {"a0": {"type": "null"}}
+    for level in range(1, levels + 1):
+        definitions[f"a{level}"] = {"anyOf": [{"$ref": f"#/$defs/a{level - 1}"}] * ways}
+    return {"$ref": f"#/$defs/a{levels}", "$defs": definitions}
+
+
+@pytest.mark.parametrize("levels, ways", [(40, 2), (40, 64), (1500, 2)])
+def test_choices_that_lead_to_one_by_many_paths_cost_as_much_as_one(server, levels, ways):
+    status, answer = ask_json(server, choices(levels, ways))
+    assert status == 200, answer
+    assert answer["choices"][0]["message"]["content"] == "null"
+    assert answer["choices"][0]["finish_reason"] == "stop"
+
+
+def test_more_ways_than_a_schema_may_have_are_one_error(server):
+    groups = [{"anyOf": [{"maxLength": 100 * group + i} for i in range(64)]} for group in range(64)]
+    status, answer = ask_json(server, {"anyOf": groups})
+    assert status == 400 and answer["error"]["param"] == "response_format.json_schema.schema", answer
+    assert "expected at most 256 schemas to choose among" in answer["error"]["message"]
+    assert ask_json(server, {"anyOf": groups[:4]})[0] == 200
