@@ -33,6 +33,14 @@ def ask_json(server, schema):
     return status, json.loads(answer)
 
 
+def test_a_body_is_json_whatever_its_content_type(server):
+    """As of curl, which names a form where it is not told anything else."""
+    body = json.dumps({"prompt": "a", "max_tokens": 1, "user": "u" * (4_000_000)})
+    for kind in ("application/x-www-form-urlencoded", "application/x-www-form-urlencoded; charset=utf-8", "text/plain"):
+        status, _, answer = server.ask("POST", "/v1/completions", body, [("Content-Type", kind)])
+        assert status == 200, (kind, answer)
+
+
 def choices(levels, ways):
     """A schema in which `ways` ** `levels` paths lead to null."""
     definitions = {"a0": {"type": "null"}}
