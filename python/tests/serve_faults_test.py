@@ -166,6 +166,24 @@ def test_a_request_whose_end_nobody_can_tell_is_refused_with_what_follows_it(ser
         assert answers_to(server.port, body + NEXT).count(b"HTTP/1.1 ") == 1, "a body is no request"
 
 
+def test_a_request_that_is_none_is_answered_once_and_ends_its_connection(server):
+    body = b"Content-Length: %d\r\n\r\n" % len(NEXT)
+    for sent in (
+        b"PROPFIND / HTTP/1.1\r\nHost: a\r\n" + body,
+        *(line + b"\r\nHost: a\r\n" + body for line in (b"FOO /", b"get / HTTP/1.1", b"GET / HTTP/9.9", b"GET  / HTTP/1.1", b"\0")),
+        b"POST /v1/completions HTTP/1.1\n" + body,
+        START + b"X: y\n" + body,
+        START + b"Content-Length: %d\n\r\n" % len(NEXT),
+        START + b"Content-Length : %d\r\n\r\n" % len(NEXT),
+        b"GET /health HTTP/1.1\r\nHost: a\r\nX: y\r\n Content-Length: %d\r\n\r\n" % len(NEXT),
+        b"GET /health HTTP/1.1\r\nRange: bytes=-9-,x\r\n" + body,
+        b"POST /" + b"a" * 10_000 + b" HTTP/1.1\r\n" + body,
+    ):
+        answer = answers_to(server.port, sent + NEXT)
+        assert re.match(rb"HTTP/1.1 4\d\d ", answer) and answer.count(b"HTTP/1.1 ") == 1, (sent, answer)
+        assert b"Connection: close" in answer and b"expected" in answer, (sent, answer)
+
+
 def expect_files_closed(server, before):
     server.wait_until_idle()
     end = time.monotonic() + SECONDS  # connections that are kept close after five seconds

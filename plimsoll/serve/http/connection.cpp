@@ -64,6 +64,8 @@ bool Connection::wait_for_request(const std::function<bool()>& stopping) {
   deadline_ = Clock::now() + limits_.request;
   left_ = limits_.bytes;
   lines_left_ = limits_.lines;
+  has_bare_line_ = false;
+  last_ = 0;
   return begin_ < end_ || !is_closed();
 }
 
@@ -93,8 +95,12 @@ ssize_t Connection::read(char* data, size_t size) {
   }
   const size_t count = std::min({size, end_ - begin_, left_});
   left_ -= count;
-  if (is_line) --lines_left_;
   std::memcpy(data, buffer_ + begin_, count);
+  if (is_line) {
+    --lines_left_;
+    has_bare_line_ = has_bare_line_ || (*data == '\n' && last_ != '\r');
+    last_ = *data;
+  }
   begin_ += count;
   return static_cast<ssize_t>(count);
 }

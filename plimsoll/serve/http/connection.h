@@ -33,6 +33,8 @@ class Connection final : public httplib::Stream {
   void end_answer();
   // Whether the client has closed the connection, or its part of it.
   bool is_closed() const;
+  // Whether a line of the request ends with LF that has no CR before it.
+  bool has_bare_line() const { return has_bare_line_; }
   // Bytes of the request so far.
   size_t taken() const { return limits_.bytes - left_; }
 
@@ -53,7 +55,8 @@ class Connection final : public httplib::Stream {
   char buffer_[4096];  // httplib reads a line byte by byte
   size_t begin_ = 0, end_ = 0;
   size_t left_ = 0, lines_left_ = 0;  // bytes that the request may still have, and its lines
-  bool is_cut_ = false;
+  bool is_cut_ = false, has_bare_line_ = false;
+  char last_ = 0;  // byte of a line
 };
 
 }  // namespace plimsoll::serve

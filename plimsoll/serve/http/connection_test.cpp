@@ -78,6 +78,16 @@ TEST_F(ConnectionTest, LinesAreCutOffBeforeABodyIs) {
   EXPECT_FALSE(connection.wait_for_request(never));
 }
 
+TEST_F(ConnectionTest, TellsALineThatEndsWithLfAlone) {
+  Connection connection(ends_[0], {});
+  for (const auto& [text, is_bare] : {std::pair("a\r\n", false), std::pair("a\n", true), std::pair("\r\n", false)}) {
+    send_text(text);
+    ASSERT_TRUE(connection.wait_for_request(never));
+    for (char byte = 0; byte != '\n';) ASSERT_EQ(connection.read(&byte, 1), 1);
+    EXPECT_EQ(connection.has_bare_line(), is_bare);
+  }
+}
+
 TEST_F(ConnectionTest, EachRequestHasItsOwnLimits) {
   Connection connection(ends_[0], {.bytes = 5});
   for (int i = 0; i < 3; ++i) {

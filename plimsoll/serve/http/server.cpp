@@ -41,7 +41,8 @@ struct Exchange {
   const steady_clock::time_point start = steady_clock::now();
   std::shared_ptr<const CompletionRecord> completion = {};
   std::string error = {};
-  bool ends = false;  // the connection, for the request's body has not been read
+  bool is_read = false;  // its line and headers, without which nobody knows where it ends
+  bool ends = false;     // the connection, for the request's body has not been read
 };
 
 // The exchange of the request that this thread answers: httplib's handlers do not get it.
@@ -59,8 +60,21 @@ bool is_length(const std::string& text) {
   return !text.empty() && text.size() <= kMostDigits && text.find_first_not_of("0123456789") == std::string::npos;
 }
 
+// RFC 9110, 5.6.2. A name with a space behind it is another one for httplib, and for some none.
+bool is_token(const std::string& text) {
+  constexpr std::string_view kSigns = "!#$%&'*+-.^_`|~";
+  const auto may_stand = [&](char sign) {
+    return (sign >= '0' && sign <= '9') || (sign >= 'a' && sign <= 'z') || (sign >= 'A' && sign <= 'Z') ||
+           kSigns.find(sign) != kSigns.npos;
+  };
+  return !text.empty() && std::ranges::all_of(text, may_stand);
+}
+
 // Reason why nobody can tell where the body ends (RFC 9112, 6.3); null: it can be told.
 const char* why_endless(const httplib::Headers& headers) {
+  for (const auto& [name, value] : headers) {
+    if (!is_token(name)) return "expected names of headers without spaces and other signs";
+  }
   const auto [length, lengths_end] = headers.equal_range("Content-Length");
   const auto [coding, codings_end] = headers.equal_range("Transfer-Encoding");
   if (coding != codings_end) {
@@ -215,6 +229,7 @@ class Server::Http final : public httplib::Server {
 
   void add_routes() {
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+      own_exchange->is_read = true;
       const bool goes_on = has_end(request, response) && let_in(request, response);
       // The body of this request would be taken for the next one on the connection.
       own_exchange->ends = !goes_on || (has_body(request) && !reads_body(request));
@@ -222,6 +237,10 @@ class Server::Http final : public httplib::Server {
       return goes_on ? HandlerResponse::Unhandled : HandlerResponse::Handled;
     });
     set_error_handler([](const httplib::Request& request, httplib::Response& response) {
+      if (!own_exchange->is_read) {  // what follows may be its body
+        own_exchange->ends = true;
+        response.set_header("Connection", "close");
+      }
       if (!response.body.empty()) return;
       const std::string what = response.status == 404 ? "expected a path that is served, got " + request.path
                                : response.status == 413
@@ -291,7 +310,9 @@ class Server::Http final : public httplib::Server {
 
   // Whether it can be told where the request ends.
   static bool has_end(const httplib::Request& request, httplib::Response& response) {
-    if (const char* const reason = why_endless(request.headers)) {
+    if (own_exchange->connection.has_bare_line()) {  // which httplib leaves out of the headers, and others may not
+      answer(response, ApiError(400, "expected lines that end with CR LF, got one with LF alone"));
+    } else if (const char* const reason = why_endless(request.headers)) {
       answer(response, ApiError(400, reason));
     } else if (reads_body(request) && !has_body(request)) {  // httplib would read until the client closes
       answer(response, ApiError(411, "expected a body with its Content-Length, got none"));
