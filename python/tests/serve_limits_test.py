@@ -1,13 +1,18 @@
 """`plimsoll serve` at the limits of its documentation: schemas of many ways, bodies, connections and numbers of choices."""
 
+import contextlib
 import json
 import resource
+import select
+import socket
+import time
 
 import pytest
 from served import MESSAGES, serving, write_tiny
 
 # Of address space, which keeps the machine from being filled by a fault. Sanitizers map terabytes.
 ADDRESS_SPACE = 6_000_000 << 10
+REQUEST_SECONDS = 30  # in which a request must have come whole if there is a thread for everybody
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +44,20 @@ def test_a_body_is_json_whatever_its_content_type(server):
     for kind in ("application/x-www-form-urlencoded", "application/x-www-form-urlencoded; charset=utf-8", "text/plain"):
         status, _, answer = server.ask("POST", "/v1/completions", body, [("Content-Type", kind)])
         assert status == 200, (kind, answer)
+
+
+def test_halves_of_requests_leave_room_for_whole_ones(tiny):
+    batch, queue = 2, 2
+    threads = batch + queue + 16
+    with serving(tiny, "--max-batch", batch, "--queue", queue) as served, contextlib.ExitStack() as stack:
+        halves = [stack.enter_context(socket.create_connection(("127.0.0.1", served.port))) for _ in range(threads)]
+        for half in halves:
+            half.sendall(b"GET /health HTTP/1.1\r\nHost:")
+        start = time.monotonic()
+        assert served.ask("GET", "/health")[0] == 200
+        assert time.monotonic() - start < REQUEST_SECONDS, "as long as a thread waits for the other half where nobody waits for it"
+        assert select.select(halves, [], [], 0)[0], "none has been ended"
+        assert served.stop() == 0
 
 
 def choices(levels, ways):

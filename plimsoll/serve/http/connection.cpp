@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLook(100);       // between two looks whether the server stops
+constexpr milliseconds kLook(100);       // between two looks whether the server stops, or others wait
 constexpr milliseconds kFarewell(1000);  // for what a client still sends
 
 // Whether the event comes in time.
@@ -61,7 +61,7 @@ bool Connection::wait_for_request(const std::function<bool()>& stopping) {
   while (begin_ == end_ && !wait_for(socket_, POLLIN, std::min(kLook, limits_.idle))) {
     if (stopping() || Clock::now() >= until) return false;
   }
-  deadline_ = Clock::now() + limits_.request;
+  start_ = Clock::now();
   left_ = limits_.bytes;
   lines_left_ = limits_.lines;
   has_bare_line_ = false;
@@ -77,8 +77,12 @@ bool Connection::is_closed() const {
 
 bool Connection::is_readable() const {
   if (begin_ < end_) return true;
-  const auto left = deadline_ - Clock::now();
-  return left > left.zero() && wait_for(socket_, POLLIN, std::chrono::ceil<milliseconds>(left));
+  for (;;) {
+    const bool is_crowded = crowded_ != nullptr && crowded_();
+    const auto left = start_ + (is_crowded ? limits_.crowded : limits_.request) - Clock::now();
+    if (left <= left.zero()) return false;
+    if (wait_for(socket_, POLLIN, std::min(kLook, std::chrono::ceil<milliseconds>(left)))) return true;
+  }
 }
 
 bool Connection::is_writable() const { return wait_for(socket_, POLLOUT, limits_.write) && !is_closed(); }

@@ -6,11 +6,13 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <utility>
 
 namespace plimsoll::serve {
 
 struct ConnectionLimits {
   std::chrono::milliseconds request{30'000};  // from a request's first byte to its last
+  std::chrono::milliseconds crowded{5'000};   // the same while other connections wait for a thread
   std::chrono::milliseconds idle{5'000};      // between two requests
   std::chrono::milliseconds write{10'000};    // that a client takes nothing
   size_t bytes = size_t{1} << 20;             // of a request, its headers and how a body is cut among them
@@ -19,8 +21,11 @@ struct ConnectionLimits {
 
 class Connection final : public httplib::Stream {
  public:
+  using Crowded = std::function<bool()>;  // whether others wait for a thread
+
   // The socket is closed with it.
-  Connection(socket_t socket, const ConnectionLimits& limits) : socket_(socket), limits_(limits) {}
+  Connection(socket_t socket, const ConnectionLimits& limits, Crowded crowded = {})
+      : socket_(socket), limits_(limits), crowded_(std::move(crowded)) {}
   ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -51,7 +56,8 @@ class Connection final : public httplib::Stream {
 
   const socket_t socket_;
   const ConnectionLimits limits_;
-  Clock::time_point deadline_ = {};
+  const Crowded crowded_;
+  Clock::time_point start_ = {};  // of the request
   char buffer_[4096];  // httplib reads a line byte by byte
   size_t begin_ = 0, end_ = 0;
   size_t left_ = 0, lines_left_ = 0;  // bytes that the request may still have, and its lines

@@ -55,6 +55,21 @@ TEST_F(ConnectionTest, ARequestThatDripsIsCutOffWhenItsTimeIsOver) {
   EXPECT_FALSE(connection.wait_for_request(never));
 }
 
+TEST_F(ConnectionTest, AHalfOfARequestIsNotWaitedForLongWhileOthersWait) {
+  bool is_crowded = false;
+  Connection connection(ends_[0], {.request = std::chrono::hours(1), .crowded = milliseconds(1)}, [&] { return is_crowded; });
+  send_text("a");
+  ASSERT_TRUE(connection.wait_for_request(never));
+  char byte = 0;
+  EXPECT_EQ(connection.read(&byte, 1), 1);
+  std::this_thread::sleep_for(milliseconds(2));
+  send_text("b");
+  EXPECT_EQ(connection.read(&byte, 1), 1) << "nobody waits";
+  is_crowded = true;
+  EXPECT_EQ(connection.read(&byte, 1), -1);
+  EXPECT_FALSE(connection.wait_for_request(never));
+}
+
 TEST_F(ConnectionTest, ARequestIsCutOffAtItsLargestSize) {
   Connection connection(ends_[0], {.bytes = 5});
   send_text("abcdefgh");

@@ -181,6 +181,7 @@ class Server::Http final : public httplib::Server {
     ::listen(svr_sock_, SOMAXCONN);  // httplib lets five clients wait for a thread
     try {
       workers_ = std::make_unique<Workers>(static_cast<size_t>(options_.connections));
+      pool_ = workers_.get();
       listener_ = std::thread([this] { listen_after_bind(); });
     } catch (const std::system_error&) {
       app::fail("serve: expected memory for two threads that answer requests, got none from the system");
@@ -206,7 +207,8 @@ class Server::Http final : public httplib::Server {
   // In place of httplib's own, whose streams give a client any time.
   bool process_and_close_socket(socket_t socket) override {
     // A body may come in chunks, each with its own length, which httplib does not count.
-    Connection connection(socket, {.bytes = static_cast<size_t>(2 * options_.most_body_bytes)});
+    Connection connection(socket, {.bytes = static_cast<size_t>(2 * options_.most_body_bytes)},
+                          [this] { return pool_->is_crowded(); });
     for (bool closed = false; !closed && connection.wait_for_request([this] { return stopping_.load(); });) {
       Exchange exchange{.connection = connection};
       own_exchange = &exchange;
@@ -378,6 +380,7 @@ class Server::Http final : public httplib::Server {
   std::atomic<bool> stopping_ = false, cut_ = false;
   std::atomic<int64_t> under_way_ = 0;
   std::unique_ptr<Workers> workers_;  // until the listener takes them
+  const Workers* pool_ = nullptr;     // these, which live as long as their tasks
   std::thread listener_;
 };
 

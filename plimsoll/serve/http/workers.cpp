@@ -28,8 +28,10 @@ void Workers::add(std::function<void()> task) {
     try {
       threads_.emplace_back([this] { work(); });
     } catch (const std::exception&) {  // no thread, or no memory for one
+      has_all_ = true;
     }
   }
+  has_all_ = has_all_ || threads_.size() == most_;
   changed_.notify_one();
 }
 
@@ -59,6 +61,11 @@ void Workers::shutdown() {
   for (std::thread& thread : threads_) {
     if (thread.joinable()) thread.join();
   }
+}
+
+bool Workers::is_crowded() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return has_all_ && tasks_.size() > idle_;
 }
 
 size_t Workers::threads() const {

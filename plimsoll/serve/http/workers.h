@@ -34,6 +34,8 @@ class Workers final : public httplib::TaskQueue {
   void shutdown() override;
 
   size_t threads() const;
+  // Whether a task waits for another's thread.
+  bool is_crowded() const;
 
  private:
   void add(std::function<void()> task);
@@ -46,6 +48,7 @@ class Workers final : public httplib::TaskQueue {
   std::deque<std::function<void()>> tasks_;
   std::vector<std::thread> threads_;
   size_t idle_ = 0;  // threads that wait for a task
+  bool has_all_ = false;  // the threads that there will be
   bool ends_ = false;
 };
 

@@ -25,7 +25,9 @@ TEST(Workers, AnotherThreadStartsWhenAllAreBusyUpToTheLimit) {
   }
   begun.wait();  // all of them at once
   EXPECT_EQ(workers.threads(), kMost);
+  EXPECT_FALSE(workers.is_crowded());
   workers.enqueue([&] { ++done; });
+  EXPECT_TRUE(workers.is_crowded());
   EXPECT_EQ(workers.threads(), kMost);
   EXPECT_EQ(done, 0) << "the last waits for another's thread";
   may_end.count_down();
