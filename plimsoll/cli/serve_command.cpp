@@ -112,6 +112,7 @@ int run_serve(ServeCommand& command) {
                         .chat_template = chat_template.get(),
                         .formats = formats,
                         .context = engine.context(),
+                        .places = engine.places(),
                         .adapters = engine.adapters()},
                        command.server);
   if (chat_template == nullptr) {

@@ -229,7 +229,7 @@ std::shared_ptr<Reply> Engine::submit(Request request) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto served = stats_.texts.running + stats_.texts.waiting + static_cast<int64_t>(submitted_.size());
     if (stops_) throw QueueFull("the server stops");
-    if (served >= options_.max_batch + options_.queue)
+    if (served >= places())
       throw QueueFull(c10::str(served, " requests are served already"));
     submitted_.emplace_back(std::move(request), reply);
     ++stats_.requests;

@@ -60,6 +60,17 @@ def test_halves_of_requests_leave_room_for_whole_ones(tiny):
         assert served.stop() == 0
 
 
+def test_more_choices_than_there_are_places_are_refused_for_good(tiny):
+    with serving(tiny, "--max-batch", 2, "--queue", 3) as served:
+        body = {"prompt": "a", "max_tokens": 1}
+        assert served.ask("POST", "/v1/completions", json.dumps({**body, "n": 5}))[0] == 200
+        status, _, answer = served.ask("POST", "/v1/completions", json.dumps({**body, "n": 6}))
+        error = json.loads(answer)["error"]
+        assert status == 400 and error["param"] == "n", answer
+        assert "expected at most 5" in error["message"] and "got 6" in error["message"]
+        assert served.stop() == 0
+
+
 def choices(levels, ways):
     """A schema in which `ways` ** `levels` paths lead to null."""
     definitions = {"a0": {"type": "null"}}

@@ -150,6 +150,10 @@ void read_common(Body& body, std::string_view text, const ServedModel& served, s
   const std::optional<int64_t> seed = body.integer("seed", is_llama_cpp ? -1 : 0, kMost);
   request.seed = seed.value_or(-1) >= 0 ? *seed : static_cast<int64_t>(std::random_device()());
   if (!is_llama_cpp) result.choices = body.integer("n", 1, kMostChoices).value_or(1);
+  if (result.choices > served.places) {
+    refuse_field("n", "expected at most {}, the requests that are served and wait at once, got {}", served.places,
+                 result.choices);
+  }
   result.stops = read_stops(body.take("stop"));
   result.stream = body.flag("stream").value_or(false);
   if (nlohmann::json options = body.take("stream_options"); !options.is_null()) {

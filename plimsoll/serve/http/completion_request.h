@@ -20,6 +20,7 @@ struct ServedModel {
   const tokenize::ChatTemplate* chat_template = nullptr;  // of a model that talks
   JsonFormats& formats;
   int64_t context = 0;  // tokens of a prompt and its reply
+  int64_t places = 0;   // requests that are served or wait, each choice one
   std::vector<std::string> adapters = {};
 
   // Name that requests give the model with an adapter; empty: without.
