@@ -2,6 +2,8 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -30,6 +32,7 @@ constexpr double kGibibyte = 1 << 30;
 struct ServeCommand {
   app::TextModelOptions model;
   std::vector<NamedAdapter> adapters;
+  std::optional<std::string> api_key;
   serve::EngineOptions engine;
   serve::ServerOptions server;
   double memory = 1;  // GiB
@@ -75,6 +78,10 @@ int run_serve(ServeCommand& command) {
     app::refuse("--max-context: expected 0, or at least {} for a prompt and its reply, got {}", serve::kLeastContext,
                 command.engine.max_context);
   }
+  if (command.api_key && command.api_key->empty()) {
+    app::refuse("--api-key: expected a key of one character or more, got an empty one, which would let everybody in");
+  }
+  command.server.api_key = command.api_key.value_or("");
   command.server.port = static_cast<int>(command.port);
   serve::expect_free_address(command.server);
   use_threads(command.threads);
@@ -149,7 +156,7 @@ Command serve_command() {
             "keys and values of the texts: as they are computed, bf16, or fp8, codes with a scale a token"},
            {"host", "NAME", text(command->server.host), "the address to listen at; 0.0.0.0: for other machines, too"},
            {"port", "N", integer(command->port, {.from = 0, .to = 65535}), "0: one that is free, which is shown"},
-           {"api-key", "TEXT", text(command->server.api_key), "what clients must send as their key"},
+           {"api-key", "TEXT", text(command->api_key), "what clients must send as their key"},
            {"max-batch", "N", integer(command->engine.max_batch, {.from = 1, .to = models::kMostTextRows / 2}),
             "requests that are written at once"},
            {"max-context", "N", integer(command->engine.max_context, kFromZero),

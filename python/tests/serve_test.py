@@ -302,6 +302,7 @@ def test_what_cannot_be_served_is_one_line_at_the_start(tiny, tmp_path):
             (1, ("--model", tmp_path), "expected a Hugging Face directory with its config.json, a checkpoint or"),
             (2, ("--model", tmp_path / "nowhere"), "nowhere"),
             (2, ("--model", tiny, "--max-batch", 0), "--max-batch"),
+            (2, ("--model", tiny, "--api-key", ""), "--api-key: expected a key of one character or more, got an empty one"),
             (
                 2,
                 ("--model", tiny, "--max-context", 1),
