@@ -142,6 +142,40 @@ def answers_to(port, sent):
     return answer
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_only_ends_its_sending_gets_its_reply(server, stream):
+    body = json.dumps({"prompt": "a", "max_tokens": 1000, "temperature": 0, "stream": stream}).encode()
+    head = START + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body)
+    expected = server.client.completions.create(model="any", prompt="a", max_tokens=1000, temperature=0).choices[0].text
+    server.wait_until_idle()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS) as client:
+        client.sendall(head + body)
+        client.shutdown(socket.SHUT_WR)
+        response = http.client.HTTPResponse(client)  # which passes over 100 Continue
+        response.begin()
+        answer = response.read().decode()
+    assert response.status == 200, answer
+    if not stream:
+        assert json.loads(answer)["choices"][0]["text"] == expected
+        return
+    *events, last, end = [event for event in answer.split("\n\n") if event != ":"]
+    assert last == "data: [DONE]" and end == ""
+    assert "".join(json.loads(event.removeprefix("data: "))["choices"][0]["text"] for event in events) == expected
+
+
+def test_a_client_that_ends_its_sending_and_then_goes_frees_its_place(dripping):
+    served, _, _ = dripping
+    body = json.dumps({"prompt": "a", "max_tokens": CONTEXT - 100, "temperature": 0}).encode()
+    before = served.metric("written_tokens_total")
+    with socket.create_connection(("127.0.0.1", served.port), timeout=SECONDS) as client:
+        client.sendall(START + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1 << 10).startswith(b"HTTP/1.1 100 ")
+        served.wait_for("requests_running", 1)
+    served.wait_until_idle()
+    assert served.metric("written_tokens_total") - before < CONTEXT - 100
+
+
 def test_a_request_whose_end_nobody_can_tell_is_refused_with_what_follows_it(server):
     """RFC 9112, 6.3: two programs that read another end of it take other requests for the next one."""
     number = b"expected a number of bytes as Content-Length"

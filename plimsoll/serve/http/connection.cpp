@@ -18,15 +18,18 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLook(100);       // between two looks whether the server stops, or others wait
 constexpr milliseconds kFarewell(1000);  // for what a client still sends
 
-// Whether the event comes in time.
-bool wait_for(socket_t socket, int16_t event, milliseconds time) {
+// Of the event and of errors, those that come in time.
+int16_t events_of(socket_t socket, int16_t event, milliseconds time) {
   pollfd entry = {.fd = socket, .events = event, .revents = 0};
   int found = 0;
   do {
     found = poll(&entry, 1, static_cast<int>(std::max<int64_t>(time.count(), 0)));
   } while (found < 0 && errno == EINTR);
-  return found > 0;
+  return found > 0 ? entry.revents : int16_t{0};
 }
+
+// Whether the event comes in time, or an error.
+bool wait_for(socket_t socket, int16_t event, milliseconds time) { return events_of(socket, event, time) != 0; }
 
 void name_of(const sockaddr_storage& address, socklen_t size, std::string& ip, int& port) {
   char host[NI_MAXHOST], service[NI_MAXSERV];
@@ -66,14 +69,13 @@ bool Connection::wait_for_request(const std::function<bool()>& stopping) {
   lines_left_ = limits_.lines;
   has_bare_line_ = false;
   last_ = 0;
-  return begin_ < end_ || !is_closed();
+  char byte = 0;
+  return begin_ < end_ || recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
 }
 
-bool Connection::is_closed() const {
-  char byte = 0;
-  const ssize_t found = recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return found == 0 || (found < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
-}
+bool Connection::is_half_closed() const { return (events_of(socket_, POLLRDHUP, milliseconds(0)) & POLLRDHUP) != 0; }
+
+bool Connection::is_gone() const { return (events_of(socket_, 0, milliseconds(0)) & (POLLERR | POLLHUP)) != 0; }
 
 bool Connection::is_readable() const {
   if (begin_ < end_) return true;
@@ -85,7 +87,7 @@ bool Connection::is_readable() const {
   }
 }
 
-bool Connection::is_writable() const { return wait_for(socket_, POLLOUT, limits_.write) && !is_closed(); }
+bool Connection::is_writable() const { return wait_for(socket_, POLLOUT, limits_.write) && !is_gone(); }
 
 ssize_t Connection::read(char* data, size_t size) {
   const bool is_line = size == 1;

@@ -36,8 +36,11 @@ class Connection final : public httplib::Stream {
   // Ends the answer, and reads over what the client still sends, until it closes or a second has passed: a socket that is closed
   // with bytes unread takes back the answer.
   void end_answer();
-  // Whether the client has closed the connection, or its part of it.
-  bool is_closed() const;
+  // Whether the client sends nothing any more: it has closed the connection, or its part of it and waits for the answer. Which of
+  // both shows when it gets something.
+  bool is_half_closed() const;
+  // Whether nothing can be sent to the client any more.
+  bool is_gone() const;
   // Whether a line of the request ends with LF that has no CR before it.
   bool has_bare_line() const { return has_bare_line_; }
   // Bytes of the request so far.

@@ -1,6 +1,7 @@
 #include "plimsoll/serve/http/connection.h"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -120,18 +121,48 @@ TEST_F(ConnectionTest, ARequestThatDoesNotComeIsNotWaitedForBeyondTheIdleTimeOrT
   EXPECT_FALSE(patient.wait_for_request([] { return true; }));
 }
 
-TEST_F(ConnectionTest, SeesThatTheClientHasGone) {
+TEST_F(ConnectionTest, TellsAClientThatHasGoneFromOneThatSendsNothingMore) {
   Connection connection(ends_[0], {});
-  EXPECT_FALSE(connection.is_closed());
+  EXPECT_FALSE(connection.is_half_closed());
   send_text("a");
-  EXPECT_FALSE(connection.is_closed());
   ASSERT_TRUE(connection.wait_for_request(never));
   char byte = 0;
   EXPECT_EQ(connection.read(&byte, 1), 1);
+  EXPECT_FALSE(connection.is_half_closed() || connection.is_gone());
+  send_text("b");
+  shutdown(ends_[1], SHUT_WR);
+  EXPECT_TRUE(connection.is_half_closed()) << "behind bytes that are not read";
+  EXPECT_FALSE(connection.is_gone());
+  EXPECT_TRUE(connection.is_writable());
+  EXPECT_EQ(connection.write("c", 1), 1);
+  EXPECT_TRUE(connection.wait_for_request(never));
+  EXPECT_EQ(connection.read(&byte, 1), 1);
   go_away();
-  EXPECT_TRUE(connection.is_closed());
+  EXPECT_TRUE(connection.is_gone());
   EXPECT_FALSE(connection.is_writable());
   EXPECT_FALSE(connection.wait_for_request(never));
+}
+
+// Between machines, and within one, a client that closes its socket looks like one that sends nothing more until it is sent something.
+TEST(Connection, AClientBehindTcpThatHasGoneShowsItWhenItIsSentSomething) {
+  const int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 1), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  ASSERT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address), size), 0);
+  Connection connection(accept(listener, nullptr, nullptr), {});
+  shutdown(client, SHUT_WR);
+  while (!connection.is_half_closed()) std::this_thread::yield();
+  EXPECT_EQ(connection.write("a", 1), 1);
+  char byte = 0;
+  EXPECT_EQ(recv(client, &byte, 1, 0), 1) << "it waits for its answer";
+  EXPECT_FALSE(connection.is_gone());
+  close(client);
+  EXPECT_EQ(connection.write("a", 1), 1) << "and nobody reads it";
+  while (!connection.is_gone()) std::this_thread::yield();
+  close(listener);
 }
 
 TEST_F(ConnectionTest, AClientThatTakesNothingIsNotWaitedForBeyondItsTime) {

@@ -33,14 +33,16 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr size_t kLargeRequest = size_t{1} << 18;
+constexpr std::chrono::seconds kInterimPause(5);  // between two times that a client which sends nothing more is sent something
 
 // A request and its answer.
 struct Exchange {
-  const Connection& connection;
+  Connection& connection;
   const std::chrono::system_clock::time_point time = std::chrono::system_clock::now();
   const steady_clock::time_point start = steady_clock::now();
   std::shared_ptr<const CompletionRecord> completion = {};
   std::string error = {};
+  bool is_http_1_0 = false;
   bool is_read = false;  // its line and headers, without which nobody knows where it ends
   bool ends = false;     // the connection, for the request's body has not been read
 };
@@ -232,6 +234,7 @@ class Server::Http final : public httplib::Server {
   void add_routes() {
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       own_exchange->is_read = true;
+      own_exchange->is_http_1_0 = request.version == "HTTP/1.0";
       const bool goes_on = has_end(request, response) && let_in(request, response);
       // The body of this request would be taken for the next one on the connection.
       own_exchange->ends = !goes_on || (has_body(request) && !reads_body(request));
@@ -344,29 +347,45 @@ class Server::Http final : public httplib::Server {
     std::atomic<int64_t>& count_;
   };
 
-  void complete(CompletionRequest request, httplib::Response& response) {
-    const auto under_way = std::make_shared<UnderWay>(under_way_);
-    if (stopping_) throw ApiError(503, "the server stops");
-    const Gone gone = [this, connection = &own_exchange->connection, start = steady_clock::now()] {
+  // send_interim() sends what is no part of the reply, and says whether it could.
+  Gone gone_of(const Connection& connection, steady_clock::time_point start, std::function<bool()> send_interim) const {
+    return [this, &connection, start, send = std::move(send_interim), next = start]() mutable {
       const auto timeout = options_.request_timeout;
-      if (timeout > timeout.zero() && steady_clock::now() - start > timeout) {
+      const auto now = steady_clock::now();
+      if (timeout > timeout.zero() && now - start > timeout) {
         throw ApiError(408, io::compose("expected a reply within {} seconds, got none that is whole", timeout.count()),
                        "", "timeout");
       }
-      return cut_ || connection->is_closed();
+      if (cut_ || connection.is_gone()) return true;
+      if (now < next || !connection.is_half_closed()) return false;
+      next = now + kInterimPause;  // it may have gone, and shows it then
+      return !send();
     };
+  }
+
+  void complete(CompletionRequest request, httplib::Response& response) {
+    const auto start = steady_clock::now();
+    const auto under_way = std::make_shared<UnderWay>(under_way_);
+    if (stopping_) throw ApiError(503, "the server stops");
     const bool streams = request.stream;
     const auto completion = std::make_shared<Completion>(engine_, served_, std::move(request));
     own_exchange->completion = completion->record();
     if (!streams) {
+      // HTTP/1.0 knows no answer before the answer, so that a client of it is taken for gone.
+      const auto send_interim = [exchange = own_exchange] {
+        constexpr std::string_view kInterim = "HTTP/1.1 100 Continue\r\n\r\n";
+        return !exchange->is_http_1_0 && exchange->connection.write(kInterim.data(), kInterim.size()) > 0;
+      };
+      const Gone gone = gone_of(own_exchange->connection, start, send_interim);
       response.set_content(dump(completion->whole(gone)), "application/json");
       return;
     }
     response.set_header("Cache-Control", "no-cache");
     response.set_chunked_content_provider(
-        "text/event-stream", [completion, under_way, gone](size_t, httplib::DataSink& sink) {
+        "text/event-stream",
+        [this, completion, under_way, start, &connection = own_exchange->connection](size_t, httplib::DataSink& sink) {
           const auto send = [&](const std::string& event) { return sink.write(event.data(), event.size()); };
-          completion->stream(send, gone);
+          completion->stream(send, gone_of(connection, start, [&] { return send(":\n\n"); }));  // a comment
           sink.done();
           return true;
         });
