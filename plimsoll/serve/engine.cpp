@@ -42,7 +42,9 @@ bool codes_tokens_alone(const recipe::Recipe& recipe) {
 
 int64_t context_of(const models::PagedModel& model, int64_t wanted) {
   const int64_t most = model.context();
-  if (wanted > 0) return std::min(wanted, most);
+  TORCH_CHECK_VALUE(wanted <= most, "serve: expected a max_context of at most the ", most,
+                    " tokens that the model sees, got ", wanted);
+  if (wanted > 0) return wanted;
   return most == models::kAnyContext ? kUsualContext : most;
 }
 

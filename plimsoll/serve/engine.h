@@ -29,7 +29,7 @@ inline constexpr int64_t kLeastContext = 2;  // a token of a prompt, and one of 
 
 struct EngineOptions {
   int64_t max_batch = 64;  // requests that are written at once
-  // Tokens of a prompt and its reply, kLeastContext or more; 0: as many as the model sees, 2048 of any number.
+  // Tokens of a prompt and its reply, kLeastContext or more and no more than the model sees; 0: as many as it sees, 2048 of any number.
   int64_t max_context = 0;
   int64_t memory = 1 << 30;  // bytes of keys and values
   int64_t queue = 256;       // requests that wait

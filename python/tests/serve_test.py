@@ -299,6 +299,7 @@ def test_what_cannot_be_served_is_one_line_at_the_start(tiny, tmp_path):
             (1, ("--model", bare, "--port", taken.getsockname()[1]), "expected an address that is free"),
             (1, ("--model", tiny, "--port", taken.getsockname()[1]), "expected an address that is free"),
             (1, ("--model", tiny, "--memory", 1e-6), "expected a memory of"),
+            (1, ("--model", tiny, "--max-context", CONTEXT + 1), f"expected a max_context of at most the {CONTEXT} tokens that"),
             (1, ("--model", tmp_path), "expected a Hugging Face directory with its config.json, a checkpoint or"),
             (2, ("--model", tmp_path / "nowhere"), "nowhere"),
             (2, ("--model", tiny, "--max-batch", 0), "--max-batch"),
