@@ -61,16 +61,7 @@ std::vector<LikelyToken> likeliest(std::span<const float> logits, int64_t count,
   return tokens;
 }
 
-// The tokens that the text's format allows, and where it is complete, those that end it; empty: all.
-TokenMask allowed_tokens(const ServedText& text) {
-  const Request& request = text.request;
-  if (request.format == nullptr) return {};
-  return request.format->allowed(text.json, request.ends);
-}
-
-}  // namespace
-
-// What the exception under way says, in the words of an error of the server.
+// Words of the exception under way, as an error of the server has them.
 std::string words_of_exception() {
   try {
     throw;
@@ -82,6 +73,15 @@ std::string words_of_exception() {
     return error.what();
   }
 }
+
+// The tokens that the text's format allows, and where it is complete, those that end it; empty: all.
+TokenMask allowed_tokens(const ServedText& text) {
+  const Request& request = text.request;
+  if (request.format == nullptr) return {};
+  return request.format->allowed(text.json, request.ends);
+}
+
+}  // namespace
 
 // The token that follows a text.
 struct Engine::Choice {
@@ -231,8 +231,7 @@ std::shared_ptr<Reply> Engine::submit(Request request) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto served = stats_.texts.running + stats_.texts.waiting + static_cast<int64_t>(submitted_.size());
     if (stops_) throw QueueFull("the server stops");
-    if (served >= places())
-      throw QueueFull(c10::str(served, " requests are served already"));
+    if (served >= places()) throw QueueFull(c10::str(served, " requests are served already"));
     submitted_.emplace_back(std::move(request), reply);
     ++stats_.requests;
   }

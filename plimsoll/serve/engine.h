@@ -67,7 +67,7 @@ class Engine {
   // Records of the watch, a layer each, by name; none without a watch.
   std::vector<watch::Record> watched() const;
   bool watches() const { return options_.watch != watch::Mode::kOff; }
-  int64_t context() const { return context_; }  // tokens of a prompt and its reply
+  int64_t context() const { return context_; }                            // tokens of a prompt and its reply
   int64_t places() const { return options_.max_batch + options_.queue; }  // requests that are served or wait
   int64_t vocabulary() const { return vocabulary_; }
   std::vector<std::string> adapters() const;  // names, sorted

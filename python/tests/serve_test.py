@@ -186,7 +186,13 @@ def test_what_is_no_request_is_refused(server):
     assert post(b'{"prompt": "' + b"a" * (5 << 20) + b'"}') == 413
     with contextlib.suppress(OSError):  # closed before all chunks are sent
         assert server.ask("POST", "/v1/completions", iter([b"a" * (1 << 20)] * 40))[0] == 400
-    assert server.ask("GET", "/v1/completions")[0] == server.ask("GET", "/nowhere")[0] == 404
+    assert server.ask("GET", "/nowhere")[0] == server.ask("POST", "/nowhere", b"{}")[0] == 404
+    for method, path, allowed in (
+        ("GET", "/v1/completions", "POST"), ("DELETE", "/v1/chat/completions", "POST"), ("HEAD", "/completion", "POST"),
+        ("POST", "/health", "GET, HEAD"), ("PUT", "/", "GET, HEAD"), ("POST", "/v1/models", "GET, HEAD"),
+    ):  # fmt: skip
+        status, headers, _ = server.ask(method, path, b"{}" if method in ("POST", "PUT", "DELETE") else None)
+        assert status == 405 and headers["Allow"] == allowed, (method, path)
     status, _, body = server.ask("GET", "/nowhere")
     assert "/nowhere" in json.loads(body)["error"]["message"] and status == 404
 
@@ -302,6 +308,11 @@ def test_what_cannot_be_served_is_one_line_at_the_start(tiny, tmp_path):
             (1, ("--model", tiny, "--max-context", CONTEXT + 1), f"expected a max_context of at most the {CONTEXT} tokens that"),
             (1, ("--model", tmp_path), "expected a Hugging Face directory with its config.json, a checkpoint or"),
             (2, ("--model", tmp_path / "nowhere"), "nowhere"),
+            (
+                1,
+                ("--model", tiny, "--host", "nope.invalid"),
+                "expected a host, or an address, that this machine knows, got nope.inv",
+            ),
             (2, ("--model", tiny, "--max-batch", 0), "--max-batch"),
             (2, ("--model", tiny, "--api-key", ""), "--api-key: expected a key of one character or more, got an empty one"),
             (

@@ -10,9 +10,18 @@
 
 namespace plimsoll::serve {
 
+// The text as what() can have it, which ends at the first NUL.
+inline std::string escape_nul(std::string text) {
+  for (size_t at = 0; (at = text.find('\0', at)) != text.npos;) text.replace(at, 1, "\\u0000");
+  return text;
+}
+
 struct ApiError : std::runtime_error {
   ApiError(int http_status, const std::string& message, std::string field = {}, std::string reason = {})
-      : std::runtime_error(message), status(http_status), param(std::move(field)), code(std::move(reason)) {}
+      : std::runtime_error(escape_nul(message)),
+        status(http_status),
+        param(std::move(field)),
+        code(std::move(reason)) {}
 
   int status;
   std::string param, code;  // empty: null

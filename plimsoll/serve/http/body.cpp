@@ -106,8 +106,12 @@ std::optional<bool> Body::flag(const char* name) {
 std::optional<int64_t> Body::integer(const char* name, int64_t from, int64_t to) {
   const nlohmann::json value = take(name);
   if (value.is_null()) return std::nullopt;
-  if (!value.is_number_integer()) refuse_field(name_of(name), "expected an integer, got {}", value.type_name());
-  const bool is_huge = value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);
+  const bool is_whole = value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>();
+  const bool is_huge = (is_whole && std::abs(value.get<double>()) >= 0x1p63) ||
+                       (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  if (!value.is_number_integer() && !is_huge) {
+    refuse_field(name_of(name), "expected an integer, got {}", value.is_number() ? value.dump() : value.type_name());
+  }
   if (is_huge || value.get<int64_t>() < from || value.get<int64_t>() > to) {
     refuse_field(name_of(name), "expected {} to {}, got {}", from, to, value.dump());
   }

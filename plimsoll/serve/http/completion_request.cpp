@@ -44,7 +44,8 @@ std::string read_content(const nlohmann::json& content, const std::string& name)
   for (const nlohmann::json& each : content) {
     Body part(each, name + ".");
     const std::optional<std::string> type = part.text("type"), piece = part.text("text");
-    if (type != "text" || !piece) refuse_field(name, "expected parts of the type text, got {}", type.value_or("none"));
+    if (type != "text") refuse_field(name, "expected parts of the type text, got {}", type.value_or("none"));
+    if (!piece) refuse_field(part.name_of("text"), "expected a string, got none");
     part.expect_no_more();
     text += *piece;
   }
@@ -108,7 +109,7 @@ std::vector<int64_t> plain_prompt(Body& body, const ServedModel& served) {
   std::vector<int64_t> ids;
   for (const nlohmann::json& id : prompt) {
     if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) {
-      refuse_field("prompt", "expected ids of tokens, got {}", id.type_name());
+      refuse_field("prompt", "expected ids of tokens, 0 or more, got {}", id.is_number() ? id.dump() : id.type_name());
     }
     ids.push_back(id.get<int64_t>());
   }

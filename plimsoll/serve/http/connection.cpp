@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLook(100);       // between two looks whether the server stops, or others wait
 constexpr milliseconds kFarewell(1000);  // for what a client still sends
 
-// Of the event and of errors, those that come in time.
+// The event and errors, as far as they come in time.
 int16_t events_of(socket_t socket, int16_t event, milliseconds time) {
   pollfd entry = {.fd = socket, .events = event, .revents = 0};
   int found = 0;

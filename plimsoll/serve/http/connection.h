@@ -61,7 +61,7 @@ class Connection final : public httplib::Stream {
   const ConnectionLimits limits_;
   const Crowded crowded_;
   Clock::time_point start_ = {};  // of the request
-  char buffer_[4096];  // httplib reads a line byte by byte
+  char buffer_[4096];             // httplib reads a line byte by byte
   size_t begin_ = 0, end_ = 0;
   size_t left_ = 0, lines_left_ = 0;  // bytes that the request may still have, and its lines
   bool is_cut_ = false, has_bare_line_ = false;

@@ -58,7 +58,8 @@ TEST_F(ConnectionTest, ARequestThatDripsIsCutOffWhenItsTimeIsOver) {
 
 TEST_F(ConnectionTest, AHalfOfARequestIsNotWaitedForLongWhileOthersWait) {
   bool is_crowded = false;
-  Connection connection(ends_[0], {.request = std::chrono::hours(1), .crowded = milliseconds(1)}, [&] { return is_crowded; });
+  Connection connection(ends_[0], {.request = std::chrono::hours(1), .crowded = milliseconds(1)},
+                        [&] { return is_crowded; });
   send_text("a");
   ASSERT_TRUE(connection.wait_for_request(never));
   char byte = 0;
@@ -146,7 +147,9 @@ TEST_F(ConnectionTest, TellsAClientThatHasGoneFromOneThatSendsNothingMore) {
 // Between machines, and within one, a client that closes its socket looks like one that sends nothing more until it is sent something.
 TEST(Connection, AClientBehindTcpThatHasGoneShowsItWhenItIsSentSomething) {
   const int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {.sin_family = AF_INET, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}};
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
   ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
   ASSERT_EQ(listen(listener, 1), 0);

@@ -1,6 +1,7 @@
 #include "plimsoll/serve/http/server.h"
 
 #include <malloc.h>
+#include <netdb.h>
 #include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -33,7 +34,8 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr size_t kLargeRequest = size_t{1} << 18;
-constexpr std::chrono::seconds kInterimPause(5);  // between two times that a client which sends nothing more is sent something
+constexpr std::chrono::seconds kInterimPause(
+    5);  // between two times that a client which sends nothing more is sent something
 
 // A request and its answer.
 struct Exchange {
@@ -140,6 +142,19 @@ nlohmann::json log_line(const Exchange& exchange, const httplib::Request& reques
   return nlohmann::json::parse(dump(line));  // a path may be no UTF-8
 }
 
+void expect_host(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), "0", &hints, &found);
+  if (error != 0) {
+    app::fail("serve: expected a host, or an address, that this machine knows, got {}: {}", host,
+              ::gai_strerror(error));
+  }
+  ::freeaddrinfo(found);
+}
+
 // The port that the server listens at.
 int listen_at(httplib::Server& server, const ServerOptions& options) {
   // In place of httplib's own, which let two servers have one port.
@@ -147,6 +162,7 @@ int listen_at(httplib::Server& server, const ServerOptions& options) {
     const int yes = 1;
     ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
   });
+  expect_host(options.host);
   const int port = options.port == 0 ? server.bind_to_any_port(options.host) : options.port;
   if (port <= 0 || (options.port != 0 && !server.bind_to_port(options.host, port))) {
     app::fail("serve: expected an address that is free, got {}:{}", options.host, options.port);
@@ -235,7 +251,7 @@ class Server::Http final : public httplib::Server {
     set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
       own_exchange->is_read = true;
       own_exchange->is_http_1_0 = request.version == "HTTP/1.0";
-      const bool goes_on = has_end(request, response) && let_in(request, response);
+      const bool goes_on = has_end(request, response) && let_in(request, response) && has_method(request, response);
       // The body of this request would be taken for the next one on the connection.
       own_exchange->ends = !goes_on || (has_body(request) && !reads_body(request));
       if (own_exchange->ends) response.set_header("Connection", "close");
@@ -327,6 +343,20 @@ class Server::Http final : public httplib::Server {
     return false;
   }
 
+  // Whether the path, if there is one, is served by this method.
+  static bool has_method(const httplib::Request& request, httplib::Response& response) {
+    constexpr std::array<std::string_view, 3> kPosts = {"/v1/chat/completions", "/v1/completions", "/completion"};
+    constexpr std::array<std::string_view, 5> kGets = {"/", "/health", "/metrics", "/headroom", "/v1/models"};
+    const bool is_get = request.method == "GET" || request.method == "HEAD";
+    const char* allowed = nullptr;
+    if (!is_get && std::ranges::find(kGets, request.path) != kGets.end()) allowed = "GET, HEAD";
+    if (request.method != "POST" && std::ranges::find(kPosts, request.path) != kPosts.end()) allowed = "POST";
+    if (allowed == nullptr) return true;
+    answer(response, ApiError(405, io::compose("expected the method {}, got {}", allowed, request.method)));
+    response.set_header("Allow", allowed);
+    return false;
+  }
+
   // The page and its health are for everybody.
   bool let_in(const httplib::Request& request, httplib::Response& response) const {
     if (options_.api_key.empty() || request.path == "/" || request.path == "/health") return true;
@@ -367,23 +397,24 @@ class Server::Http final : public httplib::Server {
     const auto start = steady_clock::now();
     const auto under_way = std::make_shared<UnderWay>(under_way_);
     if (stopping_) throw ApiError(503, "the server stops");
+    Connection& connection = own_exchange->connection;
     const bool streams = request.stream;
     const auto completion = std::make_shared<Completion>(engine_, served_, std::move(request));
     own_exchange->completion = completion->record();
     if (!streams) {
       // HTTP/1.0 knows no answer before the answer, so that a client of it is taken for gone.
-      const auto send_interim = [exchange = own_exchange] {
+      const bool has_interim = !own_exchange->is_http_1_0;
+      const auto send_interim = [&connection, has_interim] {
         constexpr std::string_view kInterim = "HTTP/1.1 100 Continue\r\n\r\n";
-        return !exchange->is_http_1_0 && exchange->connection.write(kInterim.data(), kInterim.size()) > 0;
+        return has_interim && connection.write(kInterim.data(), kInterim.size()) > 0;
       };
-      const Gone gone = gone_of(own_exchange->connection, start, send_interim);
+      const Gone gone = gone_of(connection, start, send_interim);
       response.set_content(dump(completion->whole(gone)), "application/json");
       return;
     }
     response.set_header("Cache-Control", "no-cache");
     response.set_chunked_content_provider(
-        "text/event-stream",
-        [this, completion, under_way, start, &connection = own_exchange->connection](size_t, httplib::DataSink& sink) {
+        "text/event-stream", [this, completion, under_way, start, &connection](size_t, httplib::DataSink& sink) {
           const auto send = [&](const std::string& event) { return sink.write(event.data(), event.size()); };
           completion->stream(send, gone_of(connection, start, [&] { return send(":\n\n"); }));  // a comment
           sink.done();

@@ -47,7 +47,7 @@ class Workers final : public httplib::TaskQueue {
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   std::vector<std::thread> threads_;
-  size_t idle_ = 0;  // threads that wait for a task
+  size_t idle_ = 0;       // threads that wait for a task
   bool has_all_ = false;  // the threads that there will be
   bool ends_ = false;
 };

@@ -6,7 +6,7 @@
 namespace plimsoll::serve {
 namespace {
 
-// Of a state that is kept: the row of what follows it, and its stacks.
+// Memory of a state that is kept: the row of what follows it, and its stacks.
 size_t bytes_of(const JsonState& state) {
   size_t bytes = sizeof(std::array<int32_t, 256>) + sizeof(JsonState);
   for (const JsonStack& stack : state) bytes += sizeof(JsonStack) + stack.size() * sizeof(JsonFrame);

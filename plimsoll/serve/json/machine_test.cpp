@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// What nlohmann's values and the graph of a schema take: it has at most 128 KiB and 10,000 nodes.
+// Memory of nlohmann's values and of the graph of a schema, which has at most 128 KiB and 10,000 nodes.
 constexpr size_t kParserBytes =
     (size_t{1} << 17) * sizeof(ordered_json) + 10'000 * (sizeof(JsonNode) + kMostWays * sizeof(int32_t));
 
@@ -248,6 +248,19 @@ TEST(JsonMachine, DefinitionsMayHoldThemselves) {
   };
   EXPECT_TRUE(takes(list, nested(kDeepestJson)));
   EXPECT_FALSE(takes(list, nested(kDeepestJson + 1)));
+}
+
+TEST(JsonSchema, ReferencesAreJsonPointersInUris) {
+  for (const auto& [name, reference] :
+       {std::pair("a/b", "a~1b"), std::pair("a/b", "a/b"), std::pair("a b", "a%20b"), std::pair("a b", "a b"),
+        std::pair("~1", "~01"), std::pair("~/", "%7e0%7E1"), std::pair("\u00e9", "%C3%A9"), std::pair("100%", "100%"),
+        std::pair("%2", "%2"), std::pair("%-1", "%-1"), std::pair("~2", "~2"), std::pair("~", "~")}) {
+    const ordered_json schema = {{"$ref", std::string("#/$defs/") + reference},
+                                 {"$defs", {{name, {{"type", "null"}}}}}};
+    EXPECT_EQ(read_json_schema(schema).nodes.size(), 4U)
+        << reference << ": any string, the reference, the definition and its null";
+  }
+  EXPECT_THROW(read_json_schema({{"$ref", "#/$defs/a~1b"}, {"$defs", {{"a~b", {{"type", "null"}}}}}}), JsonSchemaError);
 }
 
 TEST(JsonSchema, WhatIsNotSupportedIsNamed) {

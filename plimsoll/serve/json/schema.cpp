@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -38,6 +39,22 @@ constexpr std::array<Type, 7> kTypes = {{{"object", {"properties", "required", "
 bool contains(const auto& names, string_view name) { return std::ranges::find(names, name) != names.end(); }
 
 std::string written(const ordered_json& value) { return value.dump(); }
+
+// Part of a JSON pointer in a URI: %XX, then ~1, which is a slash, and ~0, a tilde.
+std::string unescaped(std::string part) {
+  for (size_t at = 0; (at = part.find('%', at)) != part.npos; ++at) {
+    int byte = 0;
+    const char* const end = part.data() + std::min(at + 3, part.size());
+    if (std::from_chars(part.data() + at + 1, end, byte, 16).ptr == part.data() + at + 3) {
+      part.replace(at, 3, 1, static_cast<char>(byte));
+    }
+  }
+  for (size_t at = 0; (at = part.find('~', at)) != part.npos; ++at) {
+    if (part.compare(at, 2, "~1") == 0) part.replace(at, 2, "/");
+    if (part.compare(at, 2, "~0") == 0) part.replace(at, 2, "~");
+  }
+  return part;
+}
 
 bool is_flag(const ordered_json& value, bool flag) { return value.is_boolean() && value.get<bool>() == flag; }
 
@@ -113,9 +130,10 @@ class Reader {
     for (const char* const group : {"$defs", "definitions"}) {
       const std::string start = std::string("#/") + group + "/";
       if (!name.starts_with(start) || !whole_.contains(group) || !whole_[group].is_object()) continue;
-      const auto found = whole_[group].find(name.substr(start.size()));
-      if (found != whole_[group].end()) {
-        return node_of(name, *found, std::string("schema.") + group + "." + found.key());
+      for (const std::string& key : {unescaped(name.substr(start.size())), name.substr(start.size())}) {
+        const auto found = whole_[group].find(key);
+        if (found != whole_[group].end())
+          return node_of(start + key, *found, std::string("schema.") + group + "." + key);
       }
     }
     throw JsonSchemaError(place, "expected # or #/$defs/NAME of a definition that is there, got " + written(reference));
@@ -319,7 +337,7 @@ class Reader {
     }
   }
 
-  // Those among its alternatives are flat.
+  // Choices among its alternatives are flat already.
   void flatten(JsonNode& choice) const {
     std::set<int32_t> flat;
     for (const int32_t each : choice.alternatives) {
