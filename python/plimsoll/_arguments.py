@@ -38,9 +38,11 @@ def check_flag(where: str, name: str, value: Any) -> bool:
     return value
 
 
-def check_size(where: str, name: str, value: Any, lowest: int | None = 0) -> int:
+def check_size(where: str, name: str, value: Any, lowest: int | None = 0, highest: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, numbers.Integral)):
         raise TypeError(f"{where}: expected {name} an integer, got {shown(value)}")
+    if lowest is not None and highest is not None and not lowest <= int(value) <= highest:
+        raise ValueError(f"{where}: expected {name} from {lowest} to {highest}, got {value}")
     if lowest is not None and value < lowest:
         raise ValueError(f"{where}: expected {name} >= {lowest}, got {value}")
     return int(value)

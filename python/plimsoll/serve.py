@@ -21,6 +21,9 @@ from plimsoll.tokenize import Tokenizer
 
 _PATIENCE = 100  # milliseconds after which a thread that waits hears Ctrl-C
 _GIBIBYTE = 1 << 30
+_LARGEST = 2**63 - 1  # an int of C++
+_MOST_WAITING = 10_000
+_MOST_TOP = 20
 
 
 class QueueFull(RuntimeError):
@@ -113,12 +116,38 @@ def _set_done(ready: asyncio.Future[None]) -> None:
         ready.set_result(None)
 
 
-def _number(name: str, value: float | None) -> float | None:
-    return None if value is None else check_number("submit", name, value)
+def _number(name: str, value: float, lowest: float, highest: float) -> float:
+    number = check_number("submit", name, value)
+    if not lowest <= number <= highest:
+        raise ValueError(f"submit: expected {name} from {lowest:g} to {highest:g}, got {value}")
+    return number
 
 
-def _size(name: str, value: int | None) -> int | None:
-    return None if value is None else check_size("submit", name, value)
+def _optional_number(name: str, value: float | None, lowest: float, highest: float) -> float | None:
+    return None if value is None else _number(name, value, lowest, highest)
+
+
+def _optional_size(name: str, value: int | None, highest: int) -> int | None:
+    return None if value is None else check_size("submit", name, value, highest=highest)
+
+
+def _ids(name: str, values: Any) -> list[int]:
+    ids = check_sizes("submit", name, values)
+    for place, token in enumerate(ids):
+        if abs(token) > _LARGEST:
+            raise ValueError(f"submit: expected {name}[{place}] a token's id, got {token}")
+    return ids
+
+
+def _utf8(where: str, name: str, text: str) -> str:
+    """The text, which may hold no half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{where}: expected {name} of Unicode characters, got {text[error.start]!r} at {error.start}, which is none"
+        ) from None
+    return text
 
 
 class Engine:
@@ -144,8 +173,11 @@ class Engine:
         adapters: Mapping[str, str | os.PathLike[str]] | None = None,
     ) -> None:
         directory = Path(model_dir)
+        if adapters is not None and not isinstance(adapters, Mapping):
+            raise TypeError(f"Engine: expected adapters a mapping of names to directories, got {shown(adapters)}")
         adapter_dirs = {
-            check_text("Engine", "an adapter's name", name): Path(folder) for name, folder in (adapters or {}).items()
+            _utf8("Engine", "an adapter's name", check_text("Engine", "an adapter's name", name)): Path(folder)
+            for name, folder in (adapters or {}).items()
         }
         if "" in adapter_dirs:
             raise ValueError(f"Engine: expected a name for {adapter_dirs['']}, got none")
@@ -156,10 +188,10 @@ class Engine:
             str(directory),
             dtype=dtype_name(dtype, codes=True, where="Engine"),
             kv=check_text("Engine", "kv", kv),
-            max_batch=check_size("Engine", "max_batch", max_batch),
-            max_context=0 if max_context is None else check_size("Engine", "max_context", max_context, lowest=2),
+            max_batch=check_size("Engine", "max_batch", max_batch, highest=_LARGEST),
+            max_context=0 if max_context is None else check_size("Engine", "max_context", max_context, 2, _LARGEST),
             memory=int(gibibytes * _GIBIBYTE),
-            queue=check_size("Engine", "queue", queue),
+            queue=check_size("Engine", "queue", queue, 1, _MOST_WAITING),
             adapter_names=list(adapter_dirs),
             adapter_directories=[str(folder) for folder in adapter_dirs.values()],
         )
@@ -212,29 +244,38 @@ class Engine:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise ValueError("submit: expected ids for a model without tokenizer.json, or of a T5 spiece.model, got a text")
-            ids = self.tokenizer.encode(prompt)
+            ids = self.tokenizer.encode(_utf8("submit", "a prompt", prompt))
         else:
-            ids = check_sizes("submit", "prompt", prompt)
+            ids = _ids("prompt", prompt)
         core = torch.ops.plimsoll.serve_submit(
             self._core,
             ids,
-            max_new_tokens=self.context - len(ids) if max_tokens is None else check_size("submit", "max_tokens", max_tokens),
-            temperature=_number("temperature", temperature),
-            top_k=_size("top_k", top_k),
-            top_p=_number("top_p", top_p),
-            min_p=check_number("submit", "min_p", min_p),
-            repetition_penalty=_number("repetition_penalty", repetition_penalty),
-            frequency_penalty=check_number("submit", "frequency_penalty", frequency_penalty),
-            presence_penalty=check_number("submit", "presence_penalty", presence_penalty),
-            ends=self._ends if end_ids is None else check_sizes("submit", "end_ids", end_ids),
-            seed=secrets.randbits(32) if seed is None else check_size("submit", "seed", seed),
-            top_log_probabilities=_size("logprobs", logprobs),
-            adapter="" if adapter is None else check_text("submit", "adapter", adapter),
+            max_new_tokens=self._room_of(len(ids), max_tokens),
+            temperature=_optional_number("temperature", temperature, 0, 100),
+            top_k=_optional_size("top_k", top_k, _LARGEST),
+            top_p=_optional_number("top_p", top_p, 0, 1),
+            min_p=_number("min_p", min_p, 0, 1),
+            repetition_penalty=_optional_number("repetition_penalty", repetition_penalty, 1e-3, 1000),
+            frequency_penalty=_number("frequency_penalty", frequency_penalty, -2, 2),
+            presence_penalty=_number("presence_penalty", presence_penalty, -2, 2),
+            ends=self._ends if end_ids is None else _ids("end_ids", end_ids),
+            seed=secrets.randbits(32) if seed is None else check_size("submit", "seed", seed, highest=_LARGEST),
+            top_log_probabilities=_optional_size("logprobs", logprobs, _MOST_TOP),
+            adapter="" if adapter is None else _utf8("submit", "adapter", check_text("submit", "adapter", adapter)),
             response_format="" if response_format is None else self._json_of(response_format),
         )
         if core is None:
             raise QueueFull("submit: expected room in the queue, got none")
         return Reply(self, core, wants_log_probabilities=logprobs is not None)
+
+    def _room_of(self, prompt_tokens: int, max_tokens: int | None) -> int:
+        """Tokens that the reply may have."""
+        room = self.context - prompt_tokens
+        if room < 1:
+            raise ValueError(
+                f"submit: expected a prompt of less than the {self.context} tokens that it and its reply may have, got {prompt_tokens}"
+            )
+        return room if max_tokens is None else check_size("submit", "max_tokens", max_tokens, 1, room)
 
     def _json_of(self, response_format: Mapping[str, Any]) -> str:
         if not isinstance(response_format, Mapping):
@@ -242,9 +283,10 @@ class Engine:
         if self.tokenizer is None:
             raise ValueError("submit: expected a model with tokenizer.json for a response_format, got one without")
         try:
-            return json.dumps(dict(response_format), allow_nan=False)
-        except (TypeError, ValueError) as error:
+            text = json.dumps(dict(response_format), allow_nan=False, ensure_ascii=False)
+        except (TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"submit: expected a response_format that JSON can say, got another: {error}") from None
+        return _utf8("submit", "a response_format", text)
 
     def close(self) -> None:
         """Ends all replies. Returns when the step under way has ended."""

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny_llama
@@ -211,32 +212,64 @@ print("ended")
 
 
 def test_what_is_wrong_is_named(tiny, engine, tmp_path):
-    for options, error, text in (
+    engines: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"dtype": "int8"}, ValueError, "Engine: expected dtype"),
         ({"kv": "int8"}, ValueError, "kv"),
         ({"kv": 3}, TypeError, "Engine: expected kv a string, got 3"),
         ({"max_batch": 0}, ValueError, "expected a max_batch of 1 to"),
-        ({"queue": 0}, ValueError, "queue >= 1"),
-        ({"max_context": 1}, ValueError, "Engine: expected max_context >= 2, got 1"),
+        ({"queue": 0}, ValueError, "Engine: expected queue from 1 to 10000, got 0"),
+        ({"queue": 10**30}, ValueError, "Engine: expected queue from 1 to 10000, got 10+$"),
+        ({"max_batch": 10**30}, ValueError, "Engine: expected max_batch from 0 to"),
+        ({"max_context": 10**30}, ValueError, "Engine: expected max_context from 2 to"),
+        ({"max_context": CONTEXT + 1}, ValueError, f"expected a max_context of at most the {CONTEXT} tokens"),
+        ({"adapters": ["a"]}, TypeError, r"Engine: expected adapters a mapping of names to directories, got \['a'\]"),
+        ({"adapters": {"\ud800": "a"}}, ValueError, "Engine: expected an adapter's name of Unicode characters"),
+        ({"max_context": 1}, ValueError, "Engine: expected max_context from 2 to 9223372036854775807, got 1"),
         ({"memory": 0}, ValueError, "Engine: expected memory in GiB, more than 0, got 0"),
         ({"memory": 1e-6}, ValueError, "serve: expected a memory of"),
         ({"memory": float("nan")}, ValueError, "Engine: expected memory in GiB"),
-    ):
+    ]
+    for options, error, text in engines:
         with pytest.raises(error, match=text):
             Engine(tiny, **options)
     with pytest.raises(RuntimeError, match="config.json"):
         Engine(tmp_path)
-    for prompt, options, error, text in (
+    requests: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         ([], {}, ValueError, "expected a prompt of one token or more, got none"),
         ([-1], {}, ValueError, "expected tokens from 0 to"),
         ([1.5], {}, TypeError, r"submit: expected prompt\[0\] an integer, got 1.5"),
         (5, {}, TypeError, "submit: expected prompt a list of integers, got 5"),
-        ([1], {"max_tokens": CONTEXT}, ValueError, "expected a prompt and max_new_tokens of"),
-        ([1], {"temperature": -1}, ValueError, "expected temperature >= 0"),
+        ([2**63], {}, ValueError, r"submit: expected prompt\[0\] a token's id, got 9223372036854775808"),
+        (
+            [1] * CONTEXT,
+            {},
+            ValueError,
+            f"submit: expected a prompt of less than the {CONTEXT} tokens that it and its reply may have",
+        ),
+        ("a\udc80", {}, ValueError, r"submit: expected a prompt of Unicode characters, got '\\udc80' at 1, which is none"),
+        *(
+            ([1], {"max_tokens": count}, ValueError, f"submit: expected max_tokens from 1 to {CONTEXT - 1}, got {count}$")
+            for count in (0, -1, CONTEXT, 10**30)
+        ),
+        *(
+            ([1], {"temperature": value}, ValueError, f"submit: expected temperature from 0 to 100, got {value}")
+            for value in (-1, 101, float("inf"), float("nan"))
+        ),
+        ([1], {"top_p": 1.5}, ValueError, "submit: expected top_p from 0 to 1, got 1.5"),
+        ([1], {"min_p": -0.5}, ValueError, "submit: expected min_p from 0 to 1, got -0.5"),
+        ([1], {"presence_penalty": 3}, ValueError, "submit: expected presence_penalty from -2 to 2, got 3"),
+        ([1], {"frequency_penalty": -3}, ValueError, "submit: expected frequency_penalty from -2 to 2, got -3"),
+        ([1], {"top_k": 2**63}, ValueError, "submit: expected top_k from 0 to 9223372036854775807"),
+        ([1], {"logprobs": 21}, ValueError, "submit: expected logprobs from 0 to 20, got 21"),
+        ([1], {"seed": 2**63}, ValueError, "submit: expected seed from 0 to 9223372036854775807, got 9223372036854775808"),
+        ([1], {"end_ids": [2**70]}, ValueError, r"submit: expected end_ids\[0\] a token's id"),
+        ([1], {"adapter": "\ud800"}, ValueError, "submit: expected adapter of Unicode characters"),
+        ([1], {"response_format": {"type": "\ud800"}}, ValueError, "submit: expected a response_format of Unicode characters"),
         ([1], {"temperature": "1"}, TypeError, "submit: expected temperature a number, got '1'"),
-        ([1], {"seed": -1}, ValueError, "submit: expected seed >= 0, got -1"),
-        ([1], {"repetition_penalty": 0}, ValueError, "expected a finite repetition_penalty > 0, got 0"),
-    ):
+        ([1], {"seed": -1}, ValueError, "submit: expected seed from 0 to 9223372036854775807, got -1"),
+        ([1], {"repetition_penalty": 0}, ValueError, "submit: expected repetition_penalty from 0.001 to 1000, got 0"),
+    ]
+    for prompt, options, error, text in requests:
         with pytest.raises(error, match=text):
             engine.submit(prompt, **options)
 
