@@ -13,6 +13,7 @@ import pytest
 TRACEME, DETACH, SYSCALL, SETOPTIONS = 0, 17, 24, 0x4200  # sys/ptrace.h
 TRACESYSGOOD, EXITKILL = 1, 1 << 20
 CALL = signal.SIGTRAP | 0x80  # of a stop at a system call, its beginning or its end
+OF_TRACING = (CALL, signal.SIGTRAP)  # the other one: after an exec, as of a program that starts itself anew with other settings
 SECONDS = 300  # of a program that never comes so far
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -41,7 +42,8 @@ def stopped_when(command: Sequence[Any], begun: Callable[[], bool]) -> subproces
         while os.WIFSTOPPED(status) and not begun():
             ptrace(SYSCALL, process.pid, to_pass_on)
             status = os.waitpid(process.pid, 0)[1]
-            to_pass_on = os.WSTOPSIG(status) if os.WIFSTOPPED(status) and os.WSTOPSIG(status) != CALL else 0
+            stopped = os.WIFSTOPPED(status) and os.WSTOPSIG(status) not in OF_TRACING
+            to_pass_on = os.WSTOPSIG(status) if stopped else 0
     finally:
         guard.cancel()
     if not os.WIFSTOPPED(status):
