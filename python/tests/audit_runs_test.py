@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is n
 
 PIECES = 90
 SHAPE = "--steps=2 --layers=1 --dim=32 --heads=2 --context=32 --batch=2 --warmup=1 --threads=1 --eval-windows=1".split()
-GAUGE = "--measurements=4 --threads=1".split()
+GAUGE = ["--threads=1"]
 # A bound that no format keeps, so that FP16 is gauged and a plan is searched.
 LINE = "--context=16 --tokens=96 --measurements=3 --max-kl=1e-12 --threads=1".split()
 SECOND_FP8 = '{"name": "fp8"}'
@@ -153,7 +153,7 @@ def gauged(model, tmp_path, *words):
 def test_gauge_of_a_decoder_names_its_steps(llama, text, tmp_path):
     short = tmp_path / "short.txt"
     short.write_text("".join(f"{line}\n" for line in text.read_text().splitlines()[:4] if line))
-    runs = gauged(llama, tmp_path, "--calibrate", short, "--train", "--step-targets=64")
+    runs = gauged(llama, tmp_path, "--calibrate", short, "--measurements=4", "--train", "--step-targets=64")
     assert list(runs) == ["fp32", "search", "loss scale", "fp32 gauged", "fp16 gauged"]
     backward = {run for run, rows in runs.items() if any(row["op"] == "gemm grad_weight" for row in rows)}
     assert backward == {"fp32", "search", "loss scale"}

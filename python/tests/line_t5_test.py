@@ -309,7 +309,7 @@ def test_errors_say_what_was_expected_and_leave_nothing(data, tmp_path):
         (("--model", folder, "--data", bad), 1, "line 2: target: expected an array of ids from 0 to 129"),
         (("--model", folder, "--data", data, "--context", 8), 2, "--context: expected a decoder"),
         (("--model", folder, "--data", data, "--tokens", 3), 2, "--tokens"),
-        (("--model", tmp_path, "--data", data), 2, "expected a Hugging Face directory of a decoder or a T5"),
+        (("--model", tmp_path, "--data", data), 2, f"expected a Hugging Face directory, got {tmp_path} without config.json"),
     ):
         result = plimsoll("line", *words, "--out", tmp_path / "out")
         assert result.returncode == code and expected in result.stderr, result.stdout + result.stderr

@@ -48,6 +48,7 @@ def losses(out):
 def weights(out, step):
     folder = next(path for path in out.iterdir() if path.is_dir() and path.name.endswith(str(step)))
     whole = out / f"{step}.safetensors"
+    whole.unlink(missing_ok=True)
     said = subprocess.run([PROGRAM, "consolidate", folder, "--out", whole], capture_output=True, text=True, timeout=300)
     assert said.returncode == 0, said.stderr
     with safe_open(whole, "pt") as file:
