@@ -25,7 +25,6 @@ std::string describe(Range<T> range, std::string_view kind) {
   if (range.from == all.from && range.to == all.to) return fmt::format("{}", kind);
   if constexpr (std::is_same_v<T, double>) {
     if (range.from == kAboveZero && range.to == all.to) return fmt::format("{} above 0", kind);
-    if (range.from == kAboveZero) return fmt::format("{} above 0, at most {}", kind, range.to);
   }
   if (range.to == all.to) return fmt::format("{} of at least {}", kind, range.from);
   return fmt::format("{} from {} to {}", kind, range.from, range.to);
@@ -235,7 +234,7 @@ Field finish_in(std::optional<app::FinishIn>& target) {
                 if (typed.size() != 2)
                   app::refuse("{}: expected a recipe and a share, got {}", label,
                               typed.empty() ? "none" : fmt::format("{}", fmt::join(typed, " ")));
-                constexpr Range<double> kShare{.from = kAboveZero, .to = 1};
+                constexpr Range<double> kShare{.from = 1e-9, .to = 1};
                 target = app::FinishIn{.recipe = parse_recipe(label, typed.front()),
                                        .share = parse_number(label, typed.back(), kShare, "a share")};
               },

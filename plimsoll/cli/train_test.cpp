@@ -160,7 +160,7 @@ TEST(Train, TheLastStepsAreInTheRecipeThatItFinishesIn) {
   EXPECT_THAT(wrong.error, HasSubstr("--finish-in: expected a recipe with fp16 if --recipe has it"));
   EXPECT_THAT(train("one", {"--finish-in", "bf16"}).error, HasSubstr("expected a recipe and a share, got bf16\n"));
   EXPECT_THAT(train("three", {"--finish-in", "bf16", "0.1", "x"}).error, HasSubstr(", got bf16 0.1 x\n"));
-  EXPECT_THAT(train("none", {"--finish-in", "bf16", "0"}).error, HasSubstr("expected a share above 0, at most 1"));
+  EXPECT_THAT(train("none", {"--finish-in", "bf16", "0"}).error, HasSubstr("expected a share from"));
 }
 
 TEST(Train, ThreadsDoNotChangeTheBits) {
