@@ -15,8 +15,8 @@ namespace plimsoll::app {
 
 struct TensorReport {
   std::string name;  // in a checkpoint: file/name
-  std::string
-      dtype;  // "NVFP4", "MXFP4" or "FP8" of codes with scales, whose shape and statistics are those of the values
+  // "NVFP4", "MXFP4" or "FP8" of codes with scales, whose shape and statistics are those of the values.
+  std::string dtype;
   std::vector<int64_t> shape;
   TensorStatistics statistics;
   // Shares of a matrix: of values, both; of packed codes, that of their format. None of FP8, nor of scales.

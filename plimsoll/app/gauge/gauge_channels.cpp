@@ -16,15 +16,20 @@ models::Amaxes bounds_of(const models::LanguageModel& model) {
 
 }  // namespace
 
-GaugedRanges ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms,
-                       const gauge::Calibration* calibration) {
-  GaugedRanges ranges = {.weights = {}, .values = calibration != nullptr ? calibration->amaxes() : bounds_of(model)};
+gauge::WeightRanges weight_ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms) {
+  gauge::WeightRanges ranges;
   const auto weights = model.weights_with_freedom();
   for (const models::GaugedTensor& tensor : freedoms.weights) {
     const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
-    ranges.weights.emplace(tensor.name, count(weights.at(tensor.name)));
+    ranges.emplace(tensor.name, count(weights.at(tensor.name)));
   }
   return ranges;
+}
+
+GaugedRanges ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms,
+                       const gauge::Calibration* calibration) {
+  models::Amaxes values = calibration != nullptr ? calibration->amaxes() : bounds_of(model);
+  return {.weights = weight_ranges_of(model, freedoms), .values = std::move(values)};
 }
 
 models::Exponents balance_channels(std::shared_ptr<models::LanguageModel>& model, GaugedRanges& ranges,

@@ -15,6 +15,8 @@ struct GaugedRanges {
   models::Amaxes values;
 };
 
+gauge::WeightRanges weight_ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms);
+
 // values: those that the calibration has seen, or bounds for any input where it is nullptr.
 GaugedRanges ranges_of(const models::LanguageModel& model, const models::Freedoms& freedoms,
                        const gauge::Calibration* calibration);

@@ -9,8 +9,8 @@ namespace plimsoll::app {
 
 struct GaugeTexts {
   std::filesystem::path file;  // a text a line, or *.jsonl
-  std::filesystem::path
-      directory;  // of the model, with its tokenizer and its chat template, which are read where they are needed
+  // The model's, with its tokenizer and its chat template, which are read where they are needed.
+  std::filesystem::path directory;
   int64_t vocabulary = 0;
 };
 

@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <string>
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/gauge/gauge.h"
-#include "plimsoll/gauge/fp16_range.h"
+#include "plimsoll/app/gauge/gauge_channels.h"
 #include "plimsoll/io/json.h"
 
 namespace plimsoll::app {
@@ -36,29 +35,19 @@ json certificate_in(const std::filesystem::path& file) {
   return certificate;
 }
 
-// Largest magnitude of each weight, as a certificate has it.
-std::map<std::string, double> amaxes_of(const models::LanguageModel& model) {
-  const auto weights = model.weights_with_freedom();
-  std::map<std::string, double> result;
-  for (const models::GaugedTensor& tensor : model.freedoms().weights) {
-    const auto& count = tensor.one_plus ? gauge::count_exponents_of_one_plus : gauge::count_exponents;
-    result.emplace(tensor.name, count(weights.at(tensor.name)).amax);
-  }
-  return result;
-}
-
 }  // namespace
 
 void expect_certified_weights(const std::filesystem::path& directory, const models::LanguageModel& model) {
   const at::NoGradGuard no_grad;
   const std::filesystem::path file = directory / kGaugeCertificate;
   const json certificate = certificate_in(file);
-  const std::map<std::string, double> amaxes = amaxes_of(model);
+  const gauge::WeightRanges ranges = weight_ranges_of(model, model.freedoms());
   for (const json& weight : certificate["weights"]) {
     const auto name = weight["name"].get<std::string>();
-    const auto found = amaxes.find(name);
-    if (found == amaxes.end()) fail("{}: expected the weights that it is of, got none named {}", file.native(), name);
-    const double expected = weight["amax"].is_null() ? INFINITY : weight["amax"].get<double>(), got = found->second;
+    const auto found = ranges.find(name);
+    if (found == ranges.end()) fail("{}: expected the weights that it is of, got none named {}", file.native(), name);
+    const double expected = weight["amax"].is_null() ? INFINITY : weight["amax"].get<double>(),
+                 got = found->second.amax;
     const bool is_same = std::isfinite(expected) ? std::abs(got - expected) <= kMostApart * expected
                                                  : !std::isfinite(got);  // JSON has neither Inf nor NaN
     if (is_same) continue;

@@ -34,8 +34,8 @@ namespace {
 using std::chrono::steady_clock;
 
 constexpr size_t kLargeRequest = size_t{1} << 18;
-constexpr std::chrono::seconds kInterimPause(
-    5);  // between two times that a client which sends nothing more is sent something
+// Time between two signs of life to a client that sends nothing more.
+constexpr std::chrono::seconds kInterimPause(5);
 
 // A request and its answer.
 struct Exchange {
