@@ -21,6 +21,7 @@ namespace {
 using Scales = CodeLayout::Scales;
 
 constexpr std::string_view kWeightMember = "weight", kPacked = "weight_packed", kGlobalScale = "weight_global_scale";
+constexpr std::string_view kScale = "weight_scale", kInverseScale = "weight_scale_inv";
 constexpr std::array<std::string_view, 2> kActivationScales = {"input_scale", "input_global_scale"};
 constexpr int64_t kBlock = 128;
 
@@ -53,7 +54,17 @@ bool any_byte(const at::Tensor& bytes, const Predicate& is_bad) {
 
 bool is_e4m3_nan(uint8_t code) { return (code & 0x7f) == 0x7f; }
 
+// Whether the name is "X.member", or the member alone.
+bool is_member(std::string_view name, std::string_view member) {
+  if (!name.ends_with(member)) return false;
+  return name.size() == member.size() || name[name.size() - member.size() - 1] == '.';
+}
+
 }  // namespace
+
+bool is_scale_of_codes(std::string_view name) {
+  return is_member(name, kScale) || is_member(name, kInverseScale) || is_member(name, kGlobalScale);
+}
 
 std::vector<int64_t> scale_shape(const CodeLayout& layout, int64_t rows, int64_t cols) {
   switch (layout.scales) {
@@ -80,6 +91,22 @@ bool StoredCodes::has(const std::string& name) const {
 std::optional<ops::CodeKind> StoredCodes::kind(const std::string& name) const {
   const CodeLayout* found = layout(name);
   return found == nullptr ? std::nullopt : std::optional(found->kind);
+}
+
+std::map<std::string, std::vector<int64_t>> StoredCodes::shapes() const {
+  std::map<std::string, std::vector<int64_t>> result;
+  if (!any()) return result;
+  for (const std::string& name : directory_.names()) {
+    const at::Tensor tensor = directory_.tensor(name);
+    if (tensor.dim() != 2) continue;
+    if (is_member(name, kPacked)) {
+      const std::string module = name.substr(0, name.size() - kPacked.size());
+      result[io::compose("{}{}", module, kWeightMember)] = {tensor.size(0), 2 * tensor.size(1)};
+    } else if (is_member(name, kWeightMember) && tensor.scalar_type() == at::kFloat8_e4m3fn) {
+      result[name] = tensor.sizes().vec();
+    }
+  }
+  return result;
 }
 
 std::string StoredCodes::where(const std::string& name) const {

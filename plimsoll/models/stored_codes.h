@@ -1,8 +1,10 @@
 // Matrices that a Hugging Face directory has as codes.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plimsoll/io/hugging_face_directory.h"
@@ -12,6 +14,9 @@ namespace plimsoll::models {
 
 // Shape of the scales of a matrix.
 std::vector<int64_t> scale_shape(const CodeLayout& layout, int64_t rows, int64_t cols);
+
+// Whether a tensor of this name holds scales, or the global scale, of codes.
+bool is_scale_of_codes(std::string_view name);
 
 // Names are those of weights, "X.weight", as a directory of values has them.
 class StoredCodes {
@@ -25,6 +30,9 @@ class StoredCodes {
   bool has(const std::string& name) const;
   // The kind of the codes that it has; none where it has values, or neither.
   std::optional<ops::CodeKind> kind(const std::string& name) const;
+
+  // Shapes, as values, of the matrices that the directory has as codes; by the names of their weights.
+  std::map<std::string, std::vector<int64_t>> shapes() const;
 
   // Adds the tensors that make the weight, [rows, cols] as values: codes, their scales, and scales of activations, which
   // nothing reads.

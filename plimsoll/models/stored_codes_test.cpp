@@ -71,6 +71,27 @@ TEST_F(ACodedMatrix, HasTheScaleOfATensorInEachRow) {
   EXPECT_THAT(expected(3, 5), ::testing::ElementsAre("x.weight", "x.weight_scale"));
 }
 
+TEST_F(ACodedMatrix, IsListedWithTheShapeOfItsValues) {
+  write({{"x.weight_packed", codes_of({4, 16}, at::kByte)},
+         {"x.weight_scale", codes_of({4, 2}, at::kFloat8_e4m3fn)},
+         {"x.weight_global_scale", at::full({1}, 8.0)},
+         {"y.weight", at::zeros({3, 5})},
+         {"my_weight_packed", codes_of({4, 16}, at::kByte)}},
+        quantization_config_json(QuantizedFormat::kNvfp4, {"y"}));
+  const io::HuggingFaceDirectory directory(files_.path());
+  EXPECT_THAT(StoredCodes(directory).shapes(),
+              ::testing::ElementsAre(::testing::Pair("x.weight", std::vector<int64_t>{4, 32})));
+}
+
+TEST(StoredCodes, NameTheirScales) {
+  for (const char* name : {"x.weight_scale", "x.weight_scale_inv", "x.weight_global_scale", "weight_scale"}) {
+    EXPECT_TRUE(is_scale_of_codes(name)) << name;
+  }
+  for (const char* name : {"x.weight", "x.input_scale", "x.my_weight_scale", "x.weight_scale.bias"}) {
+    EXPECT_FALSE(is_scale_of_codes(name)) << name;
+  }
+}
+
 TEST_F(ACodedMatrix, DividesByTheFactorOfNvfp4) {
   write({{"x.weight_packed", codes_of({4, 16}, at::kByte)},
          {"x.weight_scale", codes_of({4, 2}, at::kFloat8_e4m3fn)},

@@ -2,12 +2,8 @@
 #pragma once
 
 #include <filesystem>
-#include <string_view>
 
 namespace plimsoll::app {
-
-// Whether the tensor has the name of scales or of a global scale of a matrix.
-bool is_weight_scale(std::string_view name);
 
 // Throws the io::Error that models::load throws of codes without their scales, of scales without codes, and of codes and scales
 // that are damaged. Nothing is expected where `path` is no Hugging Face directory with codes of a kind that is read.

@@ -12,6 +12,7 @@
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/io/safetensors.h"
+#include "plimsoll/models/stored_codes.h"
 
 namespace plimsoll::app {
 namespace {
@@ -104,7 +105,7 @@ class OpenFiles {
       return report;
     }
     report.statistics = statistics_of(tensor);
-    if (is_weight_scale(name)) return report;
+    if (models::is_scale_of_codes(name)) return report;
     report.nvfp4 = four_bit_shares(tensor, report.statistics.amax, format::Fp4Scaling::kNvfp4);
     report.mxfp4 = four_bit_shares(tensor, report.statistics.amax, format::Fp4Scaling::kMxfp4);
     return report;

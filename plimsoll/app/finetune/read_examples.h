@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <vector>
 
-#include "plimsoll/app/finetune/encode_example.h"
+#include "plimsoll/app/text/encode_example.h"
 #include "plimsoll/recipe/named.h"
 
 namespace plimsoll::app {

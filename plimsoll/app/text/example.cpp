@@ -1,4 +1,4 @@
-#include "plimsoll/app/finetune/example.h"
+#include "plimsoll/app/text/example.h"
 
 #include <numeric>
 

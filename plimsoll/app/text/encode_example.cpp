@@ -1,4 +1,4 @@
-#include "plimsoll/app/finetune/encode_example.h"
+#include "plimsoll/app/text/encode_example.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>

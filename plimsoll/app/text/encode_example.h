@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "plimsoll/app/finetune/example.h"
+#include "plimsoll/app/text/example.h"
 #include "plimsoll/tokenize/chat_template.h"
 #include "plimsoll/tokenize/fields.h"
 #include "plimsoll/tokenize/tokenizer.h"
