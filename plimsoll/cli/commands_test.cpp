@@ -225,6 +225,7 @@ TEST(Consolidate, NamesEachStepThatItPassesOver) {
   EXPECT_THAT(older.error, names_newest);
   EXPECT_THAT(run_program({"inspect", run.file("run")}).error, names_newest);
   EXPECT_THAT(run_program({"generate", "--checkpoint", run.file("run"), "--tokens", "1"}).error, names_newest);
+  EXPECT_THAT(run_program({"gauge", "--model", run.file("run"), "--out", run.file("gauged")}).error, names_newest);
   const std::string second = damage(2), first = damage(1);
   const Outcome none = run_program({"consolidate", run.file("run"), "--out", run.file("none")});
   EXPECT_EQ(none.exit_code, 1);

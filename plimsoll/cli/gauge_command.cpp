@@ -14,6 +14,7 @@
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
 #include "plimsoll/cli/output.h"
+#include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/threads_option.h"
 #include "plimsoll/models/load.h"
@@ -160,6 +161,7 @@ int run_gauge(GaugeCommand& command) {
 Command gauge_command() {
   const auto command = std::make_shared<GaugeCommand>();
   app::GaugeOptions& options = command->options;
+  options.warn = print_warning;
   return {
       .name = "gauge",
       .summary = "Rewrite a checkpoint of a T5 or a decoder, exactly, so that plain FP16 runs it, with a certificate",

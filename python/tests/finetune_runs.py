@@ -46,6 +46,7 @@ def refusal(tmp_path, *words):
     result = plimsoll(*words, "--out", tmp_path / "out")
     assert result.returncode in (1, 2) and result.stderr.count("\n") == 1, result
     assert not (tmp_path / "out").exists()
+    assert "configuration" not in result.stdout, "the plan of a run that does not begin"
     return result.stderr
 
 

@@ -20,7 +20,7 @@ void convert_model(const ConvertOptions& options) {
   NewDirectory directory(options.out);
   std::filesystem::path source = options.model;
   if (is_run(options.model)) {
-    const TextModel run = load_model({.path = options.model});
+    const TextModel run = load_model({.path = options.model, .warn = options.warn});
     models::save(*run.model, directory.partial(), {.source = run.directory});
     interrupt.stop_if_requested("convert");
     source = directory.partial();

@@ -116,6 +116,7 @@ std::optional<TrainSummary> finetune(const FinetuneOptions& options, const Finet
     FinetunePlan plan = plan_of(options, data, run.steps, ranks);
     expect_memory(options, plan.memory, ranks);
     plan.loss_scale = take_gauged_loss_scale(options, plan.targets_a_step / static_cast<double>(ranks), run);
+    check_loss_scale(run);  // before the plan is shown
     if (speaks(run)) {
       observer.on_plan(plan);
       prompts = data.examples->prompts(static_cast<size_t>(options.samples));

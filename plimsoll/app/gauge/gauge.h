@@ -8,6 +8,7 @@
 #include <string>
 
 #include "plimsoll/models/gauge_certificate.h"
+#include "plimsoll/models/load.h"
 
 namespace plimsoll::app {
 
@@ -27,6 +28,7 @@ struct GaugeOptions {
   int64_t batch = 8;                    // inputs at a time, of a T5
   int64_t max_new_tokens = 32;          // of the texts written for inputs without decoder_input_ids, by a T5
   std::function<void()> check = [] {};  // called before each input is read, and at the end; it may throw
+  models::Warn warn = {};               // of checkpoints of a run that are damaged
   std::function<void(const std::string& what)> progress = [](const std::string&) {};  // told what is measured next
 };
 

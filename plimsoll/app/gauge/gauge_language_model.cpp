@@ -57,8 +57,9 @@ constexpr int64_t kMostWindow = 512;  // tokens of a text that a directory's mod
 struct GaugeSource {
   explicit GaugeSource(const GaugeOptions& options) {
     const bool has_run = is_run(options.model);
-    TextModel loaded = load_model(
-        {.path = options.model, .dtype = has_run ? models::WeightDtype::kAsStored : models::WeightDtype::kFp32});
+    TextModel loaded = load_model({.path = options.model,
+                                   .dtype = has_run ? models::WeightDtype::kAsStored : models::WeightDtype::kFp32,
+                                   .warn = options.warn});
     directory = std::move(loaded.directory);
     step = loaded.step;
     model = std::move(loaded.model);

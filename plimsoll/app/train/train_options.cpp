@@ -3,6 +3,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "plimsoll/amp/grad_scaler.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/models/families.h"
 
@@ -25,6 +26,20 @@ models::Sizes sizes_of(const TrainOptions& options) {
           .dim = options.dim.value_or(usual.dim),
           .heads = options.heads.value_or(usual.heads),
           .context = options.context.value_or(usual.context)};
+}
+
+void check_loss_scale(const TrainOptions& options) {
+  const amp::GradScalerOptions scaling = options.loss_scale.options(options.recipe.value);
+  if (options.release_gradients && scaling.enabled) {
+    const std::string got =
+        options.loss_scale.text == "recipe" ? "that of --recipe " + options.recipe.text : options.loss_scale.text;
+    refuse("--release-gradients: expected --loss-scale none, since a loss scale may skip a step, got {}", got);
+  }
+  const bool changes = scaling.enabled && scaling.min_scale < scaling.max_scale;
+  if (options.loss_scale_hysteresis > 1 && !changes) {
+    refuse("--loss-scale-hysteresis {}: expected a loss scale that changes, got {}", options.loss_scale_hysteresis,
+           scaling.enabled ? options.loss_scale.text : "none");
+  }
 }
 
 const recipe::Recipe& recipe_of_step(const TrainOptions& options, int64_t step) {

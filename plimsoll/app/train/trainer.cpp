@@ -109,19 +109,10 @@ int64_t count_parameters(const torch::nn::Module& model) {
 }
 
 amp::GradScalerOptions scaler_options(const TrainOptions& options, const PlacedModel& placed) {
+  check_loss_scale(options);
   amp::GradScalerOptions scaling = options.loss_scale.options(options.recipe.value);
   scaling.ranks = placed.gradient_ranks();
   scaling.hysteresis = options.loss_scale_hysteresis;
-  if (options.release_gradients && scaling.enabled) {
-    const std::string got =
-        options.loss_scale.text == "recipe" ? "that of --recipe " + options.recipe.text : options.loss_scale.text;
-    refuse("--release-gradients: expected --loss-scale none, since a loss scale may skip a step, got {}", got);
-  }
-  const bool changes = scaling.enabled && scaling.min_scale < scaling.max_scale;
-  if (scaling.hysteresis > 1 && !changes) {
-    refuse("--loss-scale-hysteresis {}: expected a loss scale that changes, got {}", scaling.hysteresis,
-           scaling.enabled ? options.loss_scale.text : "none");
-  }
   return scaling;
 }
 
