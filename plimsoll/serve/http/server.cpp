@@ -2,7 +2,6 @@
 
 #include <malloc.h>
 #include <netdb.h>
-#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,7 +9,6 @@
 #include <array>
 #include <atomic>
 #include <ctime>
-#include <iterator>
 #include <mutex>
 #include <new>
 #include <span>
@@ -26,6 +24,7 @@
 #include "plimsoll/serve/http/connection.h"
 #include "plimsoll/serve/http/metrics.h"
 #include "plimsoll/serve/http/page.h"
+#include "plimsoll/serve/http/request_framing.h"
 #include "plimsoll/serve/http/workers.h"
 
 namespace plimsoll::serve {
@@ -57,50 +56,6 @@ bool are_same_digests(const std::string& a, const std::string& b) {
   unsigned different = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) different |= static_cast<unsigned char>(a[i] ^ b[i]);
   return different == 0;
-}
-
-bool is_length(const std::string& text) {
-  constexpr size_t kMostDigits = 18;
-  return !text.empty() && text.size() <= kMostDigits && text.find_first_not_of("0123456789") == std::string::npos;
-}
-
-// RFC 9110, 5.6.2. A name with a space behind it is another one for httplib, and for some none.
-bool is_token(const std::string& text) {
-  constexpr std::string_view kSigns = "!#$%&'*+-.^_`|~";
-  const auto may_stand = [&](char sign) {
-    return (sign >= '0' && sign <= '9') || (sign >= 'a' && sign <= 'z') || (sign >= 'A' && sign <= 'Z') ||
-           kSigns.find(sign) != kSigns.npos;
-  };
-  return !text.empty() && std::ranges::all_of(text, may_stand);
-}
-
-// Reason why nobody can tell where the body ends (RFC 9112, 6.3); null: it can be told.
-const char* why_endless(const httplib::Headers& headers) {
-  for (const auto& [name, value] : headers) {
-    if (!is_token(name)) return "expected names of headers without spaces and other signs";
-  }
-  const auto [length, lengths_end] = headers.equal_range("Content-Length");
-  const auto [coding, codings_end] = headers.equal_range("Transfer-Encoding");
-  if (coding != codings_end) {
-    if (length != lengths_end) return "expected Content-Length or Transfer-Encoding, got both";
-    const bool is_chunked = std::next(coding) == codings_end && ::strcasecmp(coding->second.c_str(), "chunked") == 0;
-    return is_chunked ? nullptr : "expected the Transfer-Encoding chunked and no other";
-  }
-  for (auto each = length; each != lengths_end; ++each) {
-    if (!is_length(each->second)) return "expected a number of bytes as Content-Length";
-    if (each->second != length->second) return "expected one Content-Length, got several that differ";
-  }
-  return nullptr;
-}
-
-// Whether httplib reads the body of such a request; of others it leaves one on the connection.
-bool reads_body(const httplib::Request& request) {
-  constexpr std::array<std::string_view, 5> kMethods = {"POST", "PUT", "PATCH", "DELETE", "PRI"};
-  return std::ranges::find(kMethods, request.method) != kMethods.end();
-}
-
-bool has_body(const httplib::Request& request) {
-  return request.has_header("Content-Length") || request.has_header("Transfer-Encoding");
 }
 
 std::string digest_of(const std::string& text) { return io::sha256(std::as_bytes(std::span(text))); }
