@@ -330,10 +330,10 @@ TEST(EngineTraffic, TrafficOfAT5UnderFixesOrAWatchHasTheBitsOfEachRequestAlone) 
   models::T5ForConditionalGeneration model = models::testing::small_t5(models::testing::t5_kinds()[1]);
   model->to(at::kHalf);
   const TrafficCounts watched =
-      expect_traffic_has_bits_alone(model, {.max_batch = 4, .watch = watch::Mode::kGuard}, 20, 9);
+      expect_traffic_has_bits_alone(model, {.max_batch = 8, .watch = watch::Mode::kGuard}, 60, 9);
   EXPECT_GT(watched.texts.put_back, 0);
   model->numerics = models::T5Fixes::seed();
-  const TrafficCounts fixed = expect_traffic_has_bits_alone(model, {.max_batch = 4}, 20, 9);
+  const TrafficCounts fixed = expect_traffic_has_bits_alone(model, {.max_batch = 8}, 60, 9);
   EXPECT_GT(fixed.texts.put_back, 0);
 }
 

@@ -1,8 +1,8 @@
 // Examples as a run's data: packed into rows, which each epoch visits in an order of its own.
 #pragma once
 
-#include "plimsoll/app/text/example.h"
 #include "plimsoll/app/finetune/pack_rows.h"
+#include "plimsoll/app/text/example.h"
 #include "plimsoll/app/train/training_data.h"
 
 namespace plimsoll::app {

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/app/text/encode_example.h"
 #include "plimsoll/app/t5/t5_inputs.h"
+#include "plimsoll/app/text/encode_example.h"
 #include "plimsoll/app/text/text_model.h"
 #include "plimsoll/io/json.h"
 #include "plimsoll/io/line_reader.h"
