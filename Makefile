@@ -6,7 +6,7 @@ SHELL := /bin/bash
 # TORCH=2.11.0             that version of torch, in an environment and a build folder of its own
 # CUDA=ON                  with kernels for CUDA devices, in a build folder of its own; needs nvcc, and a card only where they run
 # PRESET=debug             a preset of CMakePresets.json
-# WERROR=ON                warnings in our own code are errors
+# WERROR=ON                warnings in our own code are errors; without, a build folder keeps what it was configured with
 # JOBS=4                   compilers at a time; each that reads torch's headers takes about 1 GB
 # TEST_JOBS=1              processes of tests at a time, each with all threads and up to 2 GB
 PYTHON ?=
@@ -17,7 +17,7 @@ FUZZ_SECONDS ?= 300
 ATTACK_SECONDS ?= 1200
 ATTACK_SEED ?= 1
 PRESET ?= release
-WERROR ?= OFF
+WERROR ?=
 JOBS ?= $(shell nproc)
 # One under a sanitizer, whose tests take several times as long and as much memory.
 TEST_JOBS ?= $(if $(filter asan tsan,$(PRESET)),1,$(shell echo $$(($(shell nproc) < 8 ? $(shell nproc) : 8))))
@@ -27,7 +27,7 @@ $(error expected PYTHON or TORCH, got both)
 endif
 python := $(or $(PYTHON),$(CURDIR)/.venv$(TORCH:%=-torch-%)/bin/python)
 build := build$(TORCH:%=-torch-%)$(if $(CUDA),-cuda)$(if $(filter-out release,$(PRESET)),-$(PRESET))
-configuration := --preset $(PRESET) $(if $(TORCH)$(CUDA),-B $(build) )$(if $(CUDA),-DPLIMSOLL_CUDA=$(CUDA) )-DPLIMSOLL_PYTHON=$(python) -DPLIMSOLL_WERROR=$(WERROR)
+configuration := --preset $(PRESET) $(if $(TORCH)$(CUDA),-B $(build) )$(if $(CUDA),-DPLIMSOLL_CUDA=$(CUDA) )-DPLIMSOLL_PYTHON=$(python) $(if $(WERROR),-DPLIMSOLL_WERROR=$(WERROR))
 
 # A signal ends a test's process as it would without the sanitizer.
 signals_asan = handle_segv=0:handle_sigbus=0:handle_abort=0
