@@ -354,7 +354,9 @@ void GradScaler::load_state_dict(const std::map<std::string, double>& state) {
   GradScalerOptions options = options_;
   options.growth_factor = read("growth_factor");
   options.backoff_factor = read("backoff_factor");
-  options.growth_interval = count("growth_interval");
+  // A scale that stays has the largest interval, which doubles round to 2^63.
+  const double interval = read("growth_interval");
+  options.growth_interval = interval >= 0x1p63 ? std::numeric_limits<int64_t>::max() : count("growth_interval");
   options.hysteresis = read_or("hysteresis", options_.hysteresis);
   *this = GradScaler(options);
   scales_ = std::move(scales);

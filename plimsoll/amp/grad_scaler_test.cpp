@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -271,6 +272,16 @@ TEST(GradScaler, DisabledItIsNotThere) {
   EXPECT_TRUE(at::equal(model.parameters[0], plain.parameters[0]));
   EXPECT_EQ(scaler.get_scale(), 1);
   EXPECT_TRUE(scaler.state_dict().empty());
+}
+
+TEST(GradScaler, AScaleThatStaysIsLoadedAgain) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  const GradScalerOptions options{.init_scale = 8, .growth_interval = kNever, .min_scale = 8, .max_scale = 8};
+  const GradScaler scaler(options);
+  GradScaler resumed(options);
+  resumed.load_state_dict(scaler.state_dict());
+  EXPECT_EQ(resumed.state_dict(), scaler.state_dict());
+  EXPECT_EQ(resumed.get_scale(), 8);
 }
 
 TEST(GradScaler, MisuseIsNamed) {

@@ -59,6 +59,7 @@ Comparison compare(const CompareOptions& options, const std::function<int(const 
   const bool is_first = speaks(options.train);
   std::optional<RunDirectory> directory;
   if (is_first) directory.emplace(options.train.out);
+  JsonLines report = JsonLines::create(is_first ? options.train.json : "");
   std::set<std::string> taken;
   for (const ChosenRecipe& recipe : options.recipes) {
     TrainOptions run = options.train;
@@ -79,6 +80,7 @@ Comparison compare(const CompareOptions& options, const std::function<int(const 
                          {"baseline", comparison.results[comparison.baseline].at("recipe")},
                          {"results", comparison.results}};
   io::write_file(options.train.out / "compare.json", document.dump(2) + "\n");
+  report.write(document);
   directory->keep();
   return comparison;
 }

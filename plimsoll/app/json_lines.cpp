@@ -17,9 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-bool belongs_to_step_up_to(const std::string& line, int64_t step) {
+// The step of a line; 0 where it is torn, or of no step.
+int64_t step_of(const std::string& line) {
   const json value = json::parse(line, nullptr, /*allow_exceptions=*/false);
-  return value.is_object() && value.contains("step") && value["step"].is_number_integer() && value["step"] <= step;
+  const bool has_step = value.is_object() && value.contains("step") && value["step"].is_number_integer();
+  return has_step ? value["step"].get<int64_t>() : 0;
 }
 
 }  // namespace
@@ -56,7 +58,13 @@ JsonLines JsonLines::resume(const fs::path& path, int64_t step) {
   if (path.empty() || !fs::is_regular_file(path)) return create(path);
   std::string kept;
   io::LineReader file(path);
-  for (std::string line; file.next(line) && belongs_to_step_up_to(line, step);) kept += line + "\n";
+  int64_t last = 0;
+  for (std::string line; file.next(line);) {
+    const int64_t its_step = step_of(line);
+    if (its_step <= last || its_step > step) continue;
+    kept += line + "\n";
+    last = its_step;
+  }
   io::write_file(path, kept);
   return JsonLines(path);
 }

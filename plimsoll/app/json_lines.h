@@ -17,8 +17,7 @@ class JsonLines {
   static JsonLines create(const std::filesystem::path& path);
   // Opens the file as create() does, but leaves what is in it until clear().
   static JsonLines open(const std::filesystem::path& path);
-  // Goes on after the lines {"step": n} with n <= step; what follows them (lost steps, a torn line, a summary) is
-  // dropped.
+  // Goes on after the lines {"step": n} with n <= step, whose steps rise; others (lost steps, torn lines, a summary) are dropped.
   static JsonLines resume(const std::filesystem::path& path, int64_t step);
 
   // Empties the file.

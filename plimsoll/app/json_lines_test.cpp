@@ -44,6 +44,13 @@ TEST(JsonLines, ResumeDropsLostStepsTornLinesAndTheSummary) {
   }
 }
 
+TEST(JsonLines, ResumeKeepsWhatStandsBehindATornLine) {
+  const io::TemporaryDirectory directory;
+  io::write_plainly(directory / "log", "{\"step\":1}\n{\"step\":2,\"lo\n{\"step\":3}\n{\"step\":4}\n{\"step\":5}\n");
+  JsonLines::resume(directory / "log", 4);
+  EXPECT_EQ(io::read_plainly(directory / "log"), "{\"step\":1}\n{\"step\":3}\n{\"step\":4}\n");
+}
+
 TEST(JsonLines, ResumeWithoutAFileStartsOne) {
   const io::TemporaryDirectory directory;
   JsonLines::resume(directory / "log", 2).write({{"step", 3}});

@@ -20,6 +20,8 @@ constexpr size_t kMostBytes = size_t{64} << 20;
 const std::vector<std::vector<std::string_view>>& report_fields() {
   static const std::vector<std::vector<std::string_view>> fields = {
       {"step", "loss"},                        // train, finetune
+      {"baseline", "results"},                 // compare
+      {"traceEvents"},                         // train --profile
       {"place", "counts"},                     // finetune --show-data
       {"name", "first", "second"},             // compare DIR DIR
       {"id", "log_probability"},               // generate, logprobs

@@ -15,12 +15,15 @@ using testing::StartsWith;
 TEST(Compare, EndsWithATableAndAFile) {
   const TinyRun run;
   const Outcome outcome =
-      run_program(run.arguments("compare", {"--out", run.file("out"), "--steps", "20", "--recipes", "fp32,fp8,fp8"}));
+      run_program(run.arguments("compare", {"--out", run.file("out"), "--steps", "20", "--recipes", "fp32,fp8,fp8",
+                                                     "--json", run.file("report")}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
   const std::string table = outcome.output.substr(outcome.output.rfind("recipe  "));
   EXPECT_THAT(table, AllOf(HasSubstr("val loss"), HasSubstr("\nfp32"), HasSubstr("\nfp8"), HasSubstr("+0.00%")));
 
-  const json results = json::parse(io::read_plainly(run.file("out/compare.json"))).at("results");
+  const json document = json::parse(io::read_plainly(run.file("out/compare.json")));
+  EXPECT_EQ(json::parse(io::read_plainly(run.file("report"))), document);
+  const json results = document.at("results");
   ASSERT_EQ(results.size(), 3u);
   EXPECT_EQ(results[0]["difference_percent"], 0);
   EXPECT_LT(results[1]["saved_activation_bytes"], results[0]["saved_activation_bytes"]);

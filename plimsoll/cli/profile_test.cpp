@@ -38,6 +38,22 @@ TEST(Profile, IsATableAndATrace) {
   EXPECT_LE(products, layer + head);
 }
 
+TEST(Profile, TakesThePlaceOfAnEarlierTraceAlone) {
+  const TinyRun run;
+  const auto profile = [&](const std::string& file) {
+    return run.train({"--out", run.file("out"), "--steps", "1", "--resume", "--profile", run.file(file)});
+  };
+  ASSERT_EQ(profile("trace.json").exit_code, 0);
+  EXPECT_EQ(profile("trace.json").exit_code, 0);
+  io::write_plainly(run.file("notes.txt"), "precious");
+  for (const char* refused : {"notes.txt", "none/trace.json", "out"}) {
+    const Outcome outcome = profile(refused);
+    EXPECT_EQ(outcome.exit_code, 2) << refused;
+    EXPECT_THAT(outcome.error, HasSubstr("--profile: expected a ")) << refused;
+  }
+  EXPECT_EQ(io::read_plainly(run.file("notes.txt")), "precious");
+}
+
 TEST(Profile, NeedsNoFileAndChangesNoBits) {
   const TinyRun run;
   const auto train = [&](const std::string& name, std::vector<std::string> more) {

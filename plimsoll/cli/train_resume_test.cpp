@@ -93,6 +93,31 @@ TEST_F(Resume, AnotherModelRecipeOrSeedIsRefused) {
   EXPECT_EQ(resume({"--seed", "2"}).exit_code, 2);
 }
 
+TEST_F(Resume, ChangedOptionsAreNamed) {
+  const Outcome same = resume();
+  EXPECT_THAT(same.error, Not(HasSubstr("from here on")));
+  const Outcome other = resume({"--lr", "0.5", "--keep", "7"});
+  EXPECT_EQ(other.exit_code, 0) << other.error;
+  EXPECT_THAT(other.error, HasSubstr("plimsoll: --lr was 0.001, from here on it is 0.5\n"));
+  EXPECT_THAT(other.error, Not(HasSubstr("keep")));
+}
+
+TEST(Train, ARunWithALossScaleThatStaysIsResumed) {
+  const TinyRun run;
+  const auto train = [&](const char* steps, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--out", run.file("out"), "--steps", steps,    "--recipe", "fp16", "--loss-scale",
+                                    "1024",  "--save-every", "2",       "--json", run.file("log")};
+    all.insert(all.end(), more.begin(), more.end());
+    return run.train(all);
+  };
+  ASSERT_EQ(train("4", {}).exit_code, 0);
+  const auto whole = run.steps("log");
+  fs::remove_all(run.file("out/step-00000004"));
+  const Outcome resumed = train("4", {"--resume"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.error;
+  EXPECT_EQ(run.steps("log"), whole);
+}
+
 TEST_F(Resume, FewerStepsThanAreDoneAreRefused) {
   const Outcome fewer = resume({"--steps", "39"});
   EXPECT_EQ(fewer.exit_code, 2);

@@ -52,8 +52,8 @@ std::vector<Hostile> hostile_files() {
   return {
       {"empty file", "", "expected at least 8 bytes, got 0"},
       {"cut length", "\1\0\0", "expected at least 8 bytes"},
-      {"header over the limit", huge, "expected a header of at most 100000000 bytes"},
-      {"header of 2^64 - 1", largest, "expected a header of at most 100000000 bytes"},
+      {"header over the limit", huge, "expected a safetensors file, whose header has at most 100000000 bytes"},
+      {"header of 2^64 - 1", largest, "expected a safetensors file, whose header has at most 100000000 bytes"},
       {"header beyond the file", beyond, "expected a header of 3 bytes, got 2"},
       {"no JSON", file_of("hello", 0), "expected valid JSON"},
       {"empty header", file_of("", 0), "expected valid JSON"},

@@ -16,6 +16,7 @@
 #include "plimsoll/app/run_directory.h"
 #include "plimsoll/app/same_run.h"
 #include "plimsoll/app/text_windows.h"
+#include "plimsoll/app/train/changed_options.h"
 #include "plimsoll/app/train/first_model.h"
 #include "plimsoll/app/train/trainer.h"
 #include "plimsoll/io/checkpoint.h"
@@ -132,6 +133,8 @@ class Run {
       return observer_.on_note(io::compose("{}: no checkpoint yet, starting at step 0", options_.out.native()));
     for (const std::string& line : latest->refused) observer_.on_note(line);
     trainer_.restore(latest->reader);
+    const json before = latest->reader.state().value("configuration", json());
+    for (const std::string& line : changed_options(before, options_.configuration)) observer_.on_note(line);
     measured_ = latest->reader.state().value("measured", json::object());
     observer_.on_note(io::compose("resuming after {}", latest->reader.directory().native()));
   }
