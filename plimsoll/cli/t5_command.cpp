@@ -57,11 +57,11 @@ struct NotFiniteInputs {
 void generate(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& bad) {
   const auto report = [&](const app::T5Written& written) {
     bad.add(written.input, written.finite);
-    nlohmann::json line = {{"input", written.input}, {"ids", written.ids}, {"text", written.text}};
+    nlohmann::json line = {{"input", written.input}, {"ids", written.ids}, {"text", written.text.value_or("")}};
     if (written.score) line["score"] = *written.score;
     lines.write(line);
     if (command.stream) return write_line("");
-    write_line(written.text.empty() ? fmt::format("{}", fmt::join(written.ids, " ")) : written.text);
+    write_line(written.text ? *written.text : fmt::format("{}", fmt::join(written.ids, " ")));
   };
   app::t5_generate(command.options, report, command.stream ? write_text : std::function<void(const std::string&)>());
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/next_token.h"
 
 namespace plimsoll::models {
@@ -67,7 +68,9 @@ at::Tensor Decoding::read() {
     std::fill_n(is_token.mutable_data_ptr<bool>() + row, std::max<int64_t>(there, 1), true);
   }
   const Extension extension{.attention_mask = most == fewest ? at::Tensor() : is_token};
-  return model_.extend(tokens, cache_, extension).squeeze(1).contiguous();
+  at::Tensor logits = model_.extend(tokens, cache_, extension).squeeze(1).contiguous();
+  io::check_mapped_files();
+  return logits;
 }
 
 void Decoding::step(const std::function<bool(const NewToken&)>& sink) {

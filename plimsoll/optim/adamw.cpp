@@ -28,7 +28,7 @@ constexpr const char* kWeightStates[] = {".master", ".correction"};  // of narro
 
 void check_options(const AdamWOptions& options) {
   const auto [beta1, beta2] = options.betas();
-  TORCH_CHECK(options.lr() >= 0, kName, ": expected lr >= 0, got ", options.lr());
+  TORCH_CHECK(options.lr() >= 0 && std::isfinite(options.lr()), kName, ": expected a finite lr >= 0, got ", options.lr());
   TORCH_CHECK(options.eps() >= 0, kName, ": expected eps >= 0, got ", options.eps());
   TORCH_CHECK(options.weight_decay() >= 0, kName, ": expected weight_decay >= 0, got ", options.weight_decay());
   TORCH_CHECK(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, kName, ": expected betas in [0, 1), got ", beta1,
@@ -175,6 +175,9 @@ void AdamW::rest(at::TensorList tensors) const {
 }
 
 StepReport AdamW::apply(const GradientMeasure& measure, const UpdateOptions& options) {
+  TORCH_CHECK(options.max_norm >= 0, kName, ": expected max_norm >= 0, got ", options.max_norm);
+  // A loss scale that has backed off to nothing has an inverse of Inf, and a step that is skipped.
+  TORCH_CHECK(options.inv_loss_scale > 0, kName, ": expected inv_loss_scale > 0, got ", options.inv_loss_scale);
   const torch::NoGradGuard no_grad;
   StepReport report{.skipped = measure.non_finite > 0,
                     .grad_norm = std::sqrt(measure.sum_of_squares),

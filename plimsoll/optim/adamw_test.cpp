@@ -361,13 +361,28 @@ TEST(AdamW, StateThatDoesNotFitIsRefusedWhole) {
   fails([](auto& state) { state["fc.bias.master"] = torch::zeros({37}); }, "got fc.bias.master");
 }
 
+TEST(AdamW, UpdatesThatCannotBeMeantAreRefused) {
+  const auto error = [](const char* message) { return ThrowsMessage<c10::Error>(HasSubstr(message)); };
+  Tensor weight = torch::ones({3}).requires_grad_();
+  AdamW optimizer({{{{"w", weight}}, AdamWOptions()}});
+  weight.mutable_grad() = torch::ones({3});
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInf = std::numeric_limits<double>::infinity();
+  EXPECT_THAT([&] { optimizer.update({.max_norm = -1}); }, error("expected max_norm >= 0, got -1"));
+  EXPECT_THAT([&] { optimizer.update({.max_norm = kNan}); }, error("expected max_norm >= 0, got nan"));
+  EXPECT_THAT([&] { optimizer.update({.inv_loss_scale = 0}); }, error("expected inv_loss_scale > 0, got 0"));
+  for (const double lr : {-1.0, kNan, kInf}) {
+    EXPECT_THAT([&] { optimizer.set_lr(lr); }, error("expected a finite lr >= 0"));
+  }
+  EXPECT_TRUE(torch::equal(weight, torch::ones({3})));
+}
+
 TEST(AdamW, BadArgumentsAreRefused) {
   const auto construct = [](const Tensor& tensor, const AdamWOptions& o, AdamWSettings settings = {}) {
     return [=] { AdamW({{{{"w", tensor}}, o}}, settings); };
   };
   const auto error = [](const char* message) { return ThrowsMessage<c10::Error>(HasSubstr(message)); };
   const Tensor good = torch::zeros({2, 3});
-  EXPECT_THAT(construct(good, AdamWOptions(-1.0)), error("expected lr >= 0, got -1"));
+  EXPECT_THAT(construct(good, AdamWOptions(-1.0)), error("expected a finite lr >= 0, got -1"));
   EXPECT_THAT(construct(good, AdamWOptions().betas({0.9, 1.0})), error("betas in [0, 1)"));
   EXPECT_THAT(construct(good, AdamWOptions().amsgrad(true)), error("amsgrad"));
   EXPECT_THAT(construct(good.to(torch::kHalf), AdamWOptions(), {.masters = MasterKind::kSplit}),

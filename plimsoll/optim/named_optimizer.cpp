@@ -1,5 +1,8 @@
 #include "plimsoll/optim/named_optimizer.h"
 
+#include <c10/util/Exception.h>
+
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -37,6 +40,7 @@ torch::Tensor NamedOptimizer::step(LossClosure closure) {
 }
 
 void NamedOptimizer::set_lr(double lr) {
+  TORCH_CHECK(lr >= 0 && std::isfinite(lr), "optimizer: expected a finite lr >= 0, got ", lr);
   for (auto& group : param_groups_) group.options().set_lr(lr);
 }
 

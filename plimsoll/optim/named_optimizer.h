@@ -24,7 +24,7 @@ class NamedOptimizer : public torch::optim::Optimizer, public ops::ScaledOptimiz
   // update() without clipping.
   torch::Tensor step(LossClosure closure = nullptr) override;
 
-  void set_lr(double lr);  // of all groups
+  void set_lr(double lr);  // of all groups; finite, at least 0
 
   // Shares storage with the optimizer.
   virtual std::map<std::string, torch::Tensor> state_dict() const = 0;

@@ -81,6 +81,11 @@ TokenMask allowed_tokens(const ServedText& text) {
   return request.format->allowed(text.json, request.ends);
 }
 
+std::shared_ptr<models::PagedModel> given(std::shared_ptr<models::PagedModel> model) {
+  TORCH_CHECK_VALUE(model != nullptr, "serve: expected a model, got nullptr");
+  return model;
+}
+
 }  // namespace
 
 // The token that follows a text.
@@ -126,7 +131,7 @@ struct Engine::Choice {
 };
 
 Engine::Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& options)
-    : model_(std::move(model)), options_(options), context_(context_of(*model_, options.max_context)) {
+    : model_(given(std::move(model))), options_(options), context_(context_of(*model_, options.max_context)) {
   TORCH_CHECK_VALUE(options.max_batch > 0 && options.max_batch <= models::kMostTextRows / 2 && options.queue > 0,
                     "serve: expected a max_batch of 1 to ", models::kMostTextRows / 2, " and a queue >= 1, got ",
                     options.max_batch, " and ", options.queue);
@@ -197,7 +202,9 @@ void Engine::check(const Request& request) const {
   for (const int64_t id : request.prompt) {
     TORCH_CHECK_VALUE(id >= 0 && id < vocabulary_, "serve: expected tokens from 0 to ", vocabulary_ - 1, ", got ", id);
   }
-  TORCH_CHECK_VALUE(request.max_new_tokens > 0 && request.max_new_tokens <= context_ - prompt,
+  TORCH_CHECK_VALUE(request.max_new_tokens > 0, "serve: expected max_new_tokens of 1 or more, got ",
+                    request.max_new_tokens);
+  TORCH_CHECK_VALUE(request.max_new_tokens <= context_ - prompt,
                     "serve: expected a prompt and max_new_tokens of ", context_, " tokens together, got ", prompt,
                     " and ", request.max_new_tokens);
   TORCH_CHECK_VALUE(request.seed >= 0 && request.choice >= 0 && request.top_log_probabilities.value_or(0) >= 0,

@@ -2,7 +2,8 @@
 // has the bits that the request gets alone, by models::Decoding or `plimsoll generate`, or of a T5 by models::T5Decoding,
 // whoever else is served.
 //
-//   serve::Engine engine(model.ptr(), {.max_batch = 16});
+//   const models::LoadedModel loaded = models::load("DIR");
+//   serve::Engine engine(loaded.model, {.max_batch = 16});
 //   const auto reply = engine.submit({.prompt = {1, 2, 3}, .max_new_tokens = 50});
 //   while (const auto token = reply->next()) std::cout << token->token.id << '\n';
 #pragma once

@@ -87,6 +87,7 @@ TEST(Engine, TopLogProbabilitiesAreThoseOfTheLikeliestTokens) {
 }
 
 TEST(Engine, RefusesWhatItCannotServe) {
+  EXPECT_THROW(Engine(nullptr, {}), c10::ValueError);
   const auto model = testing::tiny_model(0);
   const int64_t page_bytes = testing::page_bytes_of(model, nn::CacheFormat::kAsGiven);
   EXPECT_THROW(Engine(model, {.memory = 4 * page_bytes}), c10::ValueError) << "of 160 tokens, five pages";

@@ -29,7 +29,7 @@ struct T5Options {
 struct T5Written {
   int64_t input = 0;  // its number, from 0
   std::vector<int64_t> ids;
-  std::string text;             // empty without a tokenizer
+  std::optional<std::string> text = {};  // none without a tokenizer
   std::optional<double> score;  // of beams: log probability / length^length_penalty
   bool finite = true;           // else some logits were Inf or NaN, and the text ends before them
 };

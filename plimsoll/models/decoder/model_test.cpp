@@ -3,9 +3,13 @@
 #include <gtest/gtest.h>
 
 #include "plimsoll/amp/fp8_autocast.h"
+#include "plimsoll/io/error.h"
+#include "plimsoll/io/testing.h"
 #include "plimsoll/models/decoder/family.h"
 #include "plimsoll/models/decoder/tensors.h"
 #include "plimsoll/models/decoder/testing.h"
+#include "plimsoll/models/decoding.h"
+#include "plimsoll/models/load.h"
 #include "plimsoll/nn/held_codes.h"
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/nn/undrawn.h"
@@ -248,6 +252,17 @@ TEST(Decoder, RefusesWhatItCannotSee) {
   EXPECT_THROW(model->forward(ids_of(config, 1, 5), torch::ones({1, 4})), c10::Error);
   TokenCache other(config.layers + 1, {});
   EXPECT_THROW(model->extend(ids_of(config, 1, 5), other), c10::Error);
+}
+
+TEST(Decoding, OfAFileThatIsShortenedThrows) {
+  const io::TemporaryDirectory directory;
+  save(*Decoder(testing::small_decoders().front()), directory.path());
+  const LoadedModel loaded = load(directory.path());
+  const auto file = directory.path() / "model.safetensors";
+  std::filesystem::resize_file(file, 100);
+  Decoding decoding(*loaded.model, {});
+  decoding.begin({{1, 2, 3}}, 2);
+  EXPECT_THROW(decoding.step(), io::Error);
 }
 
 }  // namespace

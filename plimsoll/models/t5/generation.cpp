@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/t5/beam_search.h"
 #include "plimsoll/runtime/philox.h"
 
@@ -104,10 +105,15 @@ T5Generated generate(T5ForConditionalGenerationImpl& model, const at::Tensor& in
   check(options, model.config);
   const at::NoGradGuard no_grad;
   const T5Encoded encoded{model.encode(input_ids, attention_mask), attention_mask};
-  if (options.beams > 1) return beam_search(model, encoded, options);
+  if (options.beams > 1) {
+    T5Generated best = beam_search(model, encoded, options);
+    io::check_mapped_files();
+    return best;
+  }
   T5Decoding decoding(model, encoded, options);
   while (!decoding.done()) {
     const at::Tensor tokens = decoding.step();
+    io::check_mapped_files();
     if (sink) sink(tokens);
   }
   return decoding.generated();
