@@ -141,6 +141,17 @@ def test_logits_that_are_not_finite_are_exit_3_and_one_line(model, tmp_path, opt
     assert watched.returncode == 3 and watched.stderr.startswith("watch guard: ") and watched.stderr.endswith(done.stderr)
 
 
+def test_an_empty_text_is_an_empty_line_and_ids_stand_for_texts_without_a_tokenizer(model, tmp_path):
+    _, folder = model
+    copied = copy_of(folder, tmp_path / "copy")
+    edit_tensors(copied, lambda tensors: [tensor.zero_() for tensor in tensors.values()])  # writes <pad>, token 0, alone
+    file = write_ids(tmp_path / "in.jsonl", [[5, 6, 1]])
+    (line,), printed = results(tmp_path, "generate", "--model", copied, "--input", file, "--max-new-tokens", 3)
+    assert line == {"input": 0, "ids": [0, 0, 0], "text": ""} and printed == "\n"
+    (copied / "spiece.model").unlink()
+    assert results(tmp_path, "generate", "--model", copied, "--input", file, "--max-new-tokens", 3)[1] == "0 0 0\n"
+
+
 def test_parity_compares_texts_with_texts(model, tmp_path):
     """Targets that are texts, with blanks around one."""
     _, folder = model
