@@ -1,6 +1,7 @@
 """torch.optim.AdamW on one pass over each parameter, with masters of narrow parameters and moments in fewer bits."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -9,6 +10,8 @@ from typing import Any
 
 import torch
 from torch.optim.optimizer import Optimizer
+
+from plimsoll.optim.averaged_gradients import averaging_module_of
 
 # Dtypes of exp_avg and exp_avg_sq.
 MOMENT_DTYPES = {
@@ -19,6 +22,9 @@ MOMENT_DTYPES = {
 MASTERS = ("fp32", "split", "none")
 NARROW_DTYPES = (torch.bfloat16, torch.float16)
 STATE_GROUP = 32  # elements that share a scale of 8-bit moments
+REFUSED = ("amsgrad", "maximize", "capturable", "differentiable")  # torch's options that are False only
+# Names of 8-bit moments in state dicts: torch.optim.AdamW would take codes under the names of values for values.
+CODES = {"exp_avg": "exp_avg_codes", "exp_avg_sq": "exp_avg_sq_codes"}
 
 
 class AdamW(Optimizer):
@@ -27,7 +33,9 @@ class AdamW(Optimizer):
     Parameters are contiguous tensors of float32, bfloat16 or float16 on the CPU, or on a CUDA device, where optimizer_state and
     masters are "fp32". One of the latter two has by default an FP32 master
     in the state, ``state[parameter]["master"]``, which takes the update; the parameter is its nearest value. Whoever writes
-    the parameter itself between steps writes the master, too. Every gradient that is there is taken as it is: wrap
+    the parameter itself between steps writes the master, too, where torch counts the write: ``copy_()`` and ``fill_()`` under
+    ``torch.no_grad()`` and ``load_state_dict()`` of a module are seen. What goes through ``parameter.data`` or NumPy is not, and
+    is lost at the next step. Every gradient that is there is taken as it is: wrap
     :class:`plimsoll.amp.GradScaler` around it for a loss scale.
 
     Args:
@@ -42,7 +50,8 @@ class AdamW(Optimizer):
         seed: of the stochastic rounding. The same seed gives the same bits for any number of threads.
 
     Raises:
-        ValueError: an argument out of range, or one that is not supported.
+        ValueError: an argument out of range, or one that is not supported; also from :meth:`step`, for what was written into
+            ``param_groups`` since.
         TypeError: a parameter of another kind, named by group and place.
     """
 
@@ -64,10 +73,7 @@ class AdamW(Optimizer):
         masters: str = "fp32",
         seed: int = 0,
     ) -> None:
-        refused = {"amsgrad": amsgrad, "maximize": maximize, "capturable": capturable, "differentiable": differentiable}
-        for name, value in refused.items():
-            if value:
-                raise ValueError(f"AdamW: expected {name}=False, got {value}")
+        _check_refused({"amsgrad": amsgrad, "maximize": maximize, "capturable": capturable, "differentiable": differentiable})
         self._seen_versions: dict[torch.Tensor, int] = {}  # of narrow parameters, when their masters were last in step
         defaults = {
             "lr": lr,
@@ -105,6 +111,7 @@ class AdamW(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._check_groups()
         for parameter, group, place in self._places():
             if parameter.grad is not None:
                 self._update(parameter, parameter.grad, group, place)
@@ -114,29 +121,68 @@ class AdamW(Optimizer):
     def release_gradients(self, *, max_norm: float = math.inf, inv_loss_scale: float = 1.0) -> Iterator[None]:
         """Inside, ``backward()`` updates a parameter when its gradient is complete, and frees the gradient.
 
-        The bits are those of :meth:`step` after it. Around the last ``backward()`` of a step, with the learning rate set
-        before.
+        The bits are those of :meth:`step` after it. Around the last ``backward()`` of a step, and that alone: gradients that
+        earlier ones added up are in it, those of parameters that it does not reach take their step at the end, and after it
+        no gradient is there to clip or to unscale. The learning rate is set before.
+
+        Where ranks average gradients, that must come before the update. Those of plimsoll.shard's wrappers are taken when they
+        are averaged, at the end. Parameters of a DistributedDataParallel are refused, and a gradient that is there again at the
+        end, as other reducers leave it, is an error; a reducer that writes no gradient back is not seen.
 
         Raises:
             ValueError: clipping to ``max_norm``, or a loss scale, which may skip: both need all gradients at once.
+            RuntimeError: a parameter of a module that averages gradients; a second gradient of a parameter, as of a second
+                ``backward()``.
         """
         if max_norm != math.inf or inv_loss_scale != 1:
             raise ValueError(
                 "AdamW: expected gradients that are released in backward without clipping by their whole norm and without a"
                 f" loss scale, which may skip a step, got max_norm {max_norm} and inv_loss_scale {inv_loss_scale}"
             )
+        self._check_groups()
+        module = averaging_module_of([parameter for parameter, _, _ in self._places()])
+        if module is not None:
+            raise RuntimeError(
+                f"AdamW: expected gradients that no other module averages, got parameters of a {type(module).__name__}, which"
+                " averages them after they would be released; call step() after backward()"
+            )
+        released: set[torch.Tensor] = set()
         with ExitStack() as hooks:
             for parameter, group, place in self._places():
                 if parameter.requires_grad:
-                    hook = partial(self._update_and_free, group=group, place=place)
+                    hook = partial(self._update_and_free, group=group, place=place, released=released)
                     hooks.callback(parameter.register_post_accumulate_grad_hook(hook).remove)
             yield
+        self._finish_release(released)
 
     @torch.no_grad()
-    def _update_and_free(self, parameter: torch.Tensor, group: dict[str, Any], place: int) -> None:
-        if parameter.grad is not None:
-            self._update(parameter, parameter.grad, group, place)
-            parameter.grad = None
+    def _update_and_free(
+        self, parameter: torch.Tensor, group: dict[str, Any], place: int, released: set[torch.Tensor]
+    ) -> None:
+        if parameter.grad is None:
+            return
+        if parameter in released:
+            raise RuntimeError(
+                "AdamW: expected one backward() inside release_gradients(), which adds to each gradient once, got a second"
+                f" gradient of parameter {place}, of shape {list(parameter.shape)}; call earlier ones before it"
+            )
+        self._update(parameter, parameter.grad, group, place)
+        parameter.grad = None
+        released.add(parameter)
+
+    @torch.no_grad()
+    def _finish_release(self, released: set[torch.Tensor]) -> None:
+        """The step of parameters that the backward pass did not reach, and that have a gradient of an earlier one."""
+        kept = [each for each in self._places() if each[0].grad is not None]
+        for parameter, _, place in kept:
+            if parameter in released:
+                raise RuntimeError(
+                    f"AdamW: expected gradients that are complete in backward, got one of parameter {place}, of shape"
+                    f" {list(parameter.shape)}, that was written again after its update, as modules do that average gradients"
+                    " over ranks; call step() after backward() there"
+                )
+        for parameter, group, place in kept:
+            self._update_and_free(parameter, group, place, released)
 
     def _places(self) -> Iterator[tuple[torch.Tensor, dict[str, Any], int]]:
         """Each parameter with its group and its place among all, by which its stochastic rounding is drawn."""
@@ -144,6 +190,11 @@ class AdamW(Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 yield parameter, group, next(places)
+
+    def _check_groups(self) -> None:
+        """Schedulers, load_state_dict() and users write into groups."""
+        for group in self.param_groups:
+            _check_options(group)
 
     def _update(self, parameter: torch.Tensor, grad: torch.Tensor, group: dict[str, Any], place: int) -> None:
         if grad.is_sparse:
@@ -160,10 +211,10 @@ class AdamW(Optimizer):
             state["exp_avg_sq"],
             step=int(state["step"]),
             lr=float(group["lr"]),
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            eps=group["eps"],
-            weight_decay=group["weight_decay"],
+            beta1=float(group["betas"][0]),
+            beta2=float(group["betas"][1]),
+            eps=float(group["eps"]),
+            weight_decay=float(group["weight_decay"]),
             master=master,
             correction=state.get("correction"),
             scale1=state.get("exp_avg_scale"),
@@ -196,21 +247,66 @@ class AdamW(Optimizer):
         if not torch.equal(master.to(parameter.dtype), parameter):
             master.copy_(parameter)
 
+    def state_dict(self) -> dict[str, Any]:
+        """As torch's. 8-bit moments are ``exp_avg_codes`` and ``exp_avg_sq_codes``, which torch.optim.AdamW does not take for
+        values."""
+        saved = super().state_dict()
+        return {**saved, "state": {key: _renamed(state) for key, state in saved["state"].items()}}
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """As torch's; torch.optim.AdamW's can be loaded. States are kept as this optimizer keeps them.
 
         Those of another ``optimizer_state`` or other ``masters`` are converted, to nearest. A narrow parameter without a
         master in the state is its own: load the parameters first.
+
+        Raises:
+            ValueError: options that this optimizer refuses, or a state that lacks a member or has one of another shape. The
+                optimizer is then as it was.
         """
         kinds = [(group["optimizer_state"], group["masters"]) for group in self.param_groups]
-        super().load_state_dict(state_dict)
+        for group in state_dict["param_groups"]:
+            _check_options({**self.defaults, **group})
+        states = {key: _with_values_names(state) for key, state in state_dict["state"].items()}
+        saved = [key for group in state_dict["param_groups"] for key in group["params"]]
+        for key, (parameter, _, place) in zip(saved, self._places(), strict=False):  # torch's error where one is longer
+            if states.get(key):
+                _check_state(states[key], parameter, place)
+        super().load_state_dict({**state_dict, "state": states})
         for group, (optimizer_state, masters) in zip(self.param_groups, kinds, strict=True):
             group["optimizer_state"], group["masters"] = optimizer_state, masters
-        saved = (key for group in state_dict["param_groups"] for key in group["params"])
         for key, (parameter, group, _) in zip(saved, self._places(), strict=True):
-            given = state_dict["state"].get(key)
+            given = states.get(key)
             if given:
-                self.state[parameter] = {"step": self.state[parameter]["step"], **_converted(given, parameter, group)}
+                step = torch.as_tensor(self.state[parameter]["step"]).clone()  # torch's is the other optimizer's own
+                self.state[parameter] = {"step": step, **_converted(given, parameter, group)}
+
+
+def _renamed(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {CODES.get(name, name) if name + "_scale" in state else name: value for name, value in state.items()}
+
+
+def _with_values_names(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The inverse. States of earlier versions have these names for codes, too."""
+    names = {codes: name for name, codes in CODES.items()}
+    return {names.get(name, name): value for name, value in state.items()}
+
+
+def _check_state(state: dict[str, Any], parameter: torch.Tensor, place: int) -> None:
+    whole = f"AdamW: expected the state of parameter {place}, of shape {list(parameter.shape)}, "
+    for name in ("step", *CODES):
+        if name not in state:
+            raise ValueError(f"{whole}to have {name}, got {', '.join(state)}")
+    for name in (*CODES, "master", "correction"):
+        if name in state and state[name].shape != parameter.shape:
+            raise ValueError(f"{whole}to have {name} of that shape, got {list(state[name].shape)}")
+    for name in CODES:
+        if state[name].dtype not in (torch.int8, torch.uint8):
+            continue
+        groups = -(-parameter.numel() // STATE_GROUP)
+        scale = state.get(name + "_scale")
+        if scale is None or scale.shape != (groups,):
+            got = "none" if scale is None else f"one of shape {list(scale.shape)}"
+            raise ValueError(f"{whole}to have {name}_scale of shape {[groups]} beside 8-bit {CODES[name]}, got {got}")
 
 
 def _has_master(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
@@ -262,14 +358,34 @@ def _check_options(group: dict[str, Any]) -> None:
     if group["masters"] not in MASTERS:
         raise ValueError(f"AdamW: expected masters {', '.join(MASTERS)}, got {group['masters']}")
     for name in ("lr", "eps", "weight_decay"):
-        if not float(group[name]) >= 0:
-            raise ValueError(f"AdamW: expected {name} >= 0, got {group[name]}")
-    if len(group["betas"]) != 2 or not all(0 <= beta < 1 for beta in group["betas"]):
-        raise ValueError(f"AdamW: expected two betas in [0, 1), got {group['betas']}")
+        if not _is_number(group[name]) or not 0 <= float(group[name]) < math.inf:
+            raise ValueError(f"AdamW: expected {name} to be finite and >= 0, got {group[name]!r}")
+    betas = group["betas"]
+    if len(betas) != 2 or not all(_is_number(beta) and 0 <= beta < 1 for beta in betas):
+        raise ValueError(f"AdamW: expected two betas in [0, 1), got {betas}")
+    if type(group["seed"]) is not int or not 0 <= group["seed"] < 2**63:
+        raise ValueError(f"AdamW: expected seed to be an int in [0, 2^63), got {group['seed']!r}")
+    _check_refused(group)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, float | int) or (isinstance(value, torch.Tensor) and value.numel() == 1)
+
+
+def _check_refused(options: dict[str, Any]) -> None:
+    for name in REFUSED:
+        if options.get(name):
+            raise ValueError(f"AdamW: expected {name}=False, got {options[name]}")
 
 
 def _check_parameter(parameter: torch.Tensor, place: str, group: dict[str, Any]) -> None:
     masters = group["masters"]
+    distributed = sys.modules.get("torch.distributed.tensor")  # where there are any, it is imported
+    if distributed is not None and isinstance(parameter, distributed.DTensor):
+        raise TypeError(
+            f"AdamW: expected {place} to be a plain tensor, got a DTensor, as torch's fully_shard makes them: use torch.optim.AdamW"
+            " there, or plimsoll.shard.FullyShardedDataParallel"
+        )
     wanted = "a contiguous tensor of float32, bfloat16 or float16 on the CPU or a CUDA device"
     is_float = parameter.dtype in (torch.float32, *NARROW_DTYPES)
     if parameter.device.type not in ("cpu", "cuda") or not is_float or not parameter.is_contiguous():
