@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from typing import Any
 
@@ -17,6 +18,7 @@ _ops = torch.ops.plimsoll
 # A scale and its reciprocal are normal numbers of FP32.
 _LEAST_EXPONENT, _LARGEST_EXPONENT = -126, 126
 _BINS = 256  # of amp::GradientHistogram
+_SKIPPED_IN_A_ROW = 20  # a scale that begins at 2^16 has come to 2^-4, at which gradients of that size have no place in FP16
 
 
 class LossScaler:
@@ -32,7 +34,9 @@ class LossScaler:
         self._ranks = units[0]._ranks.handle if units else None
         self._calls = 0  # of the collective, which all ranks count alike
         self.exponent = rule.exponent
-        self.skipped = 0
+        self.skipped = 0  # steps
+        self._skipped_in_a_row = 0
+        self._warned = False
         self._clean_steps = 0
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
@@ -56,8 +60,20 @@ class LossScaler:
             for parameter in parameters:
                 parameter.grad = None
             self.skipped += 1
+        self._notice_skips(non_finite > 0)
         self._update(non_finite > 0, norm, histogram)
         self._session.set_gradient_exponent(-self.exponent)
+
+    def _notice_skips(self, skipped: bool) -> None:
+        self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
+        if self._skipped_in_a_row == _SKIPPED_IN_A_ROW and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"autoscale: {_SKIPPED_IN_A_ROW} steps in a row had gradients that were not finite and were skipped, and the loss"
+                f" scale has come down to 2^{self.exponent}. Gradients that are not finite at any scale come from the model, its"
+                " data, or values that FP16 does not hold without scales of their own, as policy='autoscale' has them",
+                stacklevel=4,
+            )
 
     def _scales(self, parameter: torch.Tensor) -> bool:
         """Whether there is a gradient of the session: a scaled one, or the value of one (gradients_as_values)."""
@@ -86,13 +102,21 @@ class LossScaler:
         self.exponent = round(math.log2(chosen))
 
 
+_followed: weakref.WeakKeyDictionary[torch.nn.Module, LossScaler] = weakref.WeakKeyDictionary()
+
+
+def scaler_of(module: torch.nn.Module) -> LossScaler | None:
+    """None, where the policy of autoscale() has no loss scale that changes."""
+    return _followed.get(module)
+
+
 def follow(module: torch.nn.Module, session: Any, rule: LossScale) -> LossScaler | None:
     """A scaler for the optimizers of a module, as long as that lives."""
     parameter = next((each for each in module.parameters() if is_scaled(each)), None)
     if rule.growth == "none" or (parameter is None and not units_of(module)):
         return None
     session_id = None if parameter is None else _ops.autoscale_session_id(parameter)
-    scaler = LossScaler(module, session, session_id, rule)
+    scaler = _followed[module] = LossScaler(module, session, session_id, rule)
     handle = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: scaler.before_step(optimizer))
     weakref.finalize(module, handle.remove)
     return scaler

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from plimsoll.autoscale.loss_scaling import scaler_of
 from plimsoll.autoscale.session import remembered, session_of
 from plimsoll.autoscale.tensors import is_scaled
 
@@ -34,6 +35,7 @@ class Report:
     elements: int = 0  # of results, other than zeros, where counts_range was asked for
     overflowed: int = 0  # of these, those that were finite until they were rounded
     small: int = 0  # and those that became zero or subnormal
+    skipped_steps: int = 0  # of optimizers, by the loss scale of autoscale()'s policy
 
     @property
     def out_of_range_share(self) -> float:
@@ -59,6 +61,8 @@ class Report:
         if self.elements:
             shares = [100 * count / self.elements for count in (self.overflowed, self.small)]
             lines.append(f"{shares[0]:.3g} % of elements overflowed, {shares[1]:.3g} % lost bits or became zero")
+        if self.skipped_steps:
+            lines.append(f"{self.skipped_steps} steps skipped: gradients were not finite")
         return "\n".join(lines)
 
 
@@ -79,6 +83,10 @@ def report(of: torch.nn.Module | torch.Tensor, *, clear: bool = False) -> Report
     session = session_in(of)
     rows = [OpCalls(op, *counts) for op, counts in sorted(session.counts().items())]
     elements, overflowed, small = session.range()
+    scaler = scaler_of(of) if isinstance(of, torch.nn.Module) else None
+    skipped = 0 if scaler is None else scaler.skipped
     if clear:
         session.clear_counts()
-    return Report(rows, elements, overflowed, small)
+        if scaler is not None:
+            scaler.skipped = 0
+    return Report(rows, elements, overflowed, small, skipped)

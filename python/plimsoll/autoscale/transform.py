@@ -13,6 +13,7 @@ from plimsoll.autoscale import policy as policies
 from plimsoll.autoscale.loss_scaling import follow
 from plimsoll.autoscale.packing import load_hook, save_hook
 from plimsoll.autoscale.policy import Policy
+from plimsoll.autoscale.saving import EnterArguments, save_values
 from plimsoll.autoscale.session import new_session, remember, remembered
 from plimsoll.autoscale.sharded import enter_when_called
 from plimsoll.autoscale.tensors import enter, is_scaled, value
@@ -94,9 +95,10 @@ def autoscale(
         remember(module, session)
         if policy.loss_scale is not None:
             follow(module, session, policy.loss_scale)
-        module.register_forward_pre_hook(lambda _, args, kwargs: (entering(args), entering(kwargs)), with_kwargs=True)
+        module.register_forward_pre_hook(EnterArguments(entering), with_kwargs=True)
         module.register_state_dict_post_hook(save_hook)
         module.register_load_state_dict_pre_hook(load_hook)
+        save_values(module)
         return module
     if not callable(module_or_function):
         raise TypeError(f"autoscale: expected a torch.nn.Module or a function, got {type(module_or_function).__name__}")
