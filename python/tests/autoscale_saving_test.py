@@ -86,3 +86,33 @@ def test_steps_that_are_skipped_are_counted_and_many_in_a_row_warn_once():
     report = autoscale.report(layer, clear=True)
     assert report.skipped_steps == 69 and "69 steps skipped" in str(report)
     assert autoscale.report(layer).skipped_steps == 0 and "skipped" not in str(autoscale.report(layer))
+
+
+@pytest.mark.parametrize("matmul_format", [None, "hybrid"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_state_dict_gives_the_same_bits(nested, matmul_format):
+    def made(seed: int) -> Any:
+        torch.manual_seed(seed)
+        layers = autoscale.autoscale(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)), matmul_format=matmul_format)
+        return nn.Sequential(layers) if nested else layers
+
+    model, again = made(0), made(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(4, 64)).square().mean().backward()
+        optimizer.step()
+    state = model.state_dict()
+    prefix = "0." if nested else ""
+    name = f"{prefix}0.weight"
+    # 1 + 2^-11 as 1 and half a last place more, and as the next number and half a place less; remainders are times 2^11.
+    state[name][0, :2] = torch.tensor([1.0, 1 + 2.0**-10])
+    state[f"{name}.remainder"][0, :2] = torch.tensor([1.0, -1.0])
+    expected = copy.deepcopy(state)
+    again.load_state_dict(state)
+    got = again.state_dict()
+    assert got.keys() == expected.keys()
+    assert [key for key in got if not torch.equal(got[key], expected[key])] == []
+    x = torch.randn(3, 64)
+    model.load_state_dict(copy.deepcopy(expected))
+    assert torch.equal(autoscale.value(model(x)), autoscale.value(again(x)))

@@ -24,9 +24,7 @@ def bits(optimizer):
 
 
 def same(one, other):
-    return all(
-        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(one, other, strict=True)
-    )
+    return all(a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("name", REFUSED)

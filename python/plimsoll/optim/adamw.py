@@ -156,9 +156,7 @@ class AdamW(Optimizer):
         self._finish_release(released)
 
     @torch.no_grad()
-    def _update_and_free(
-        self, parameter: torch.Tensor, group: dict[str, Any], place: int, released: set[torch.Tensor]
-    ) -> None:
+    def _update_and_free(self, parameter: torch.Tensor, group: dict[str, Any], place: int, released: set[torch.Tensor]) -> None:
         if parameter.grad is None:
             return
         if parameter in released:
