@@ -70,8 +70,8 @@ class ScaledTensorImpl final : public c10::TensorImpl {
  private:
   // The end of torch's error "Cannot access storage of ...".
   const char* tensorimpl_type_name() const override {
-    return "a scaled tensor: torch.compile cannot look into one; plimsoll.autoscale.value() is its value, and pack() is "
-           "for pickles";
+    return "a scaled tensor: plimsoll.autoscale.value() is its value, pickles and files take pack() or a module's "
+           "state_dict(), and torch.compile cannot look into one";
   }
 
   at::Tensor data_;

@@ -14,9 +14,8 @@ using testing::StartsWith;
 
 TEST(Compare, EndsWithATableAndAFile) {
   const TinyRun run;
-  const Outcome outcome =
-      run_program(run.arguments("compare", {"--out", run.file("out"), "--steps", "20", "--recipes", "fp32,fp8,fp8",
-                                                     "--json", run.file("report")}));
+  const Outcome outcome = run_program(run.arguments("compare", {"--out", run.file("out"), "--steps", "20", "--recipes",
+                                                                "fp32,fp8,fp8", "--json", run.file("report")}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.error;
   const std::string table = outcome.output.substr(outcome.output.rfind("recipe  "));
   EXPECT_THAT(table, AllOf(HasSubstr("val loss"), HasSubstr("\nfp32"), HasSubstr("\nfp8"), HasSubstr("+0.00%")));

@@ -18,9 +18,10 @@ Command train_command() {
   const auto bound = std::make_shared<Bound>();
   std::vector<Option> table = train_table(bound->options, bound->config);
   table.push_back({"recipe", "NAME", training_recipe(bound->options.recipe), training_recipe_help()});
-  table.push_back({"profile", "[FILE]", optional_report_path(bound->options.profile),
-                   "print the time of every op over up to 20 steps; FILE, a new one or an earlier trace, gets them for Chrome", Need::kOptional,
-                   AcrossRanks::kOwn});
+  table.push_back(
+      {"profile", "[FILE]", optional_report_path(bound->options.profile),
+       "print the time of every op over up to 20 steps; FILE, a new one or an earlier trace, gets them for Chrome",
+       Need::kOptional, AcrossRanks::kOwn});
   table.push_back(watch_option(bound->options.watch));
   table.push_back(audit_option(bound->audit));
   return {.name = "train",

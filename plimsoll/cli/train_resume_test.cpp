@@ -105,8 +105,9 @@ TEST_F(Resume, ChangedOptionsAreNamed) {
 TEST(Train, ARunWithALossScaleThatStaysIsResumed) {
   const TinyRun run;
   const auto train = [&](const char* steps, const std::vector<std::string>& more) {
-    std::vector<std::string> all = {"--out", run.file("out"), "--steps", steps,    "--recipe", "fp16", "--loss-scale",
-                                    "1024",  "--save-every", "2",       "--json", run.file("log")};
+    std::vector<std::string> all = {"--out",  run.file("out"), "--steps", steps,          "--recipe",
+                                    "fp16",   "--loss-scale",  "1024",    "--save-every", "2",
+                                    "--json", run.file("log")};
     all.insert(all.end(), more.begin(), more.end());
     return run.train(all);
   };

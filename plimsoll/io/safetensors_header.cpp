@@ -92,8 +92,8 @@ class HeaderParser {
     uint64_t length = 0;
     std::memcpy(&length, file.data(), kLengthBytes);
     if (length > kMaxHeaderBytes) {
-      fail("{}: expected a safetensors file, whose header has at most {} bytes, got a length of {}", name_, kMaxHeaderBytes,
-           length);
+      fail("{}: expected a safetensors file, whose header has at most {} bytes, got a length of {}", name_,
+           kMaxHeaderBytes, length);
     }
     if (length > file.size() - kLengthBytes) {
       fail("{}: expected a header of {} bytes, got {} (truncated?)", name_, length, file.size() - kLengthBytes);

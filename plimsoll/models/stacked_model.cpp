@@ -80,7 +80,8 @@ at::Tensor StackedModel::extend(const at::Tensor& tokens, TokenCache& cache, con
   const at::NoGradGuard no_grad;
   const TokensFirst rows(tokens, extension.attention_mask);
   const at::Tensor& counts = rows.counts();
-  TORCH_CHECK(!counts.defined() || counts.min().item<int64_t>() > 0, "extend: expected a token in each row of attention_mask, got none in row ",
+  TORCH_CHECK(!counts.defined() || counts.min().item<int64_t>() > 0,
+              "extend: expected a token in each row of attention_mask, got none in row ",
               counts.argmin().item<int64_t>());
   make_room(cache, tokens.size(1), context());
   if (!counts.defined()) {

@@ -28,7 +28,8 @@ constexpr const char* kWeightStates[] = {".master", ".correction"};  // of narro
 
 void check_options(const AdamWOptions& options) {
   const auto [beta1, beta2] = options.betas();
-  TORCH_CHECK(options.lr() >= 0 && std::isfinite(options.lr()), kName, ": expected a finite lr >= 0, got ", options.lr());
+  TORCH_CHECK(options.lr() >= 0 && std::isfinite(options.lr()), kName, ": expected a finite lr >= 0, got ",
+              options.lr());
   TORCH_CHECK(options.eps() >= 0, kName, ": expected eps >= 0, got ", options.eps());
   TORCH_CHECK(options.weight_decay() >= 0, kName, ": expected weight_decay >= 0, got ", options.weight_decay());
   TORCH_CHECK(beta1 >= 0 && beta1 < 1 && beta2 >= 0 && beta2 < 1, kName, ": expected betas in [0, 1), got ", beta1,

@@ -204,9 +204,8 @@ void Engine::check(const Request& request) const {
   }
   TORCH_CHECK_VALUE(request.max_new_tokens > 0, "serve: expected max_new_tokens of 1 or more, got ",
                     request.max_new_tokens);
-  TORCH_CHECK_VALUE(request.max_new_tokens <= context_ - prompt,
-                    "serve: expected a prompt and max_new_tokens of ", context_, " tokens together, got ", prompt,
-                    " and ", request.max_new_tokens);
+  TORCH_CHECK_VALUE(request.max_new_tokens <= context_ - prompt, "serve: expected a prompt and max_new_tokens of ",
+                    context_, " tokens together, got ", prompt, " and ", request.max_new_tokens);
   TORCH_CHECK_VALUE(request.seed >= 0 && request.choice >= 0 && request.top_log_probabilities.value_or(0) >= 0,
                     "serve: expected seed, choice and top_log_probabilities >= 0, got ", request.seed, ", ",
                     request.choice, " and ", request.top_log_probabilities.value_or(0));

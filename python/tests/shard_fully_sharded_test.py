@@ -11,6 +11,7 @@ import ranks
 import shard_models as models
 import torch
 import torch.distributed as dist
+from plimsoll.optim import AdamW
 from plimsoll.common.recipe import DelayedScaling, Float8CurrentScaling
 from plimsoll.shard import FullyShardedDataParallel as Fsdp
 from rounding import gamma, within
@@ -78,6 +79,17 @@ def four_ranks(group):
 @ranks.case(8)
 def eight_ranks(group):
     twenty_steps_are_those_of_one_process(group)
+
+
+@ranks.case(1)
+def moments_of_8_bits_are_not_taken_apart(group):
+    model = models.wrapped(models.blocks_net(), group)
+    optimizer = AdamW(model.parameters(), lr=1e-2, optimizer_state="8bit")
+    models.backward(model, *models.batch(0))
+    optimizer.step()
+    for save in (model.sharded_optim_state_dict, model.gather_full_optim_state_dict):
+        with pytest.raises(ValueError, match="got exp_avg_scale of"):
+            save(optimizer)
 
 
 def ordered_steps(group, grains, clip, flatten):

@@ -22,9 +22,10 @@ void convert_model(const ConvertOptions& options) {
   if (is_run(options.model)) {
     const TextModel run = load_model({.path = options.model, .warn = options.warn});
     if (!std::filesystem::exists(run.directory / "config.json")) {
-      refuse("{}: expected a run that began with a Hugging Face directory, got one of a new model of bytes, of which plimsoll "
-             "consolidate makes one file",
-             options.model.native());
+      refuse(
+          "{}: expected a run that began with a Hugging Face directory, got one of a new model of bytes, of which plimsoll "
+          "consolidate makes one file",
+          options.model.native());
     }
     models::save(*run.model, directory.partial(), {.source = run.directory});
     interrupt.stop_if_requested("convert");

@@ -30,8 +30,8 @@ struct T5Written {
   int64_t input = 0;  // its number, from 0
   std::vector<int64_t> ids;
   std::optional<std::string> text = {};  // none without a tokenizer
-  std::optional<double> score;  // of beams: log probability / length^length_penalty
-  bool finite = true;           // else some logits were Inf or NaN, and the text ends before them
+  std::optional<double> score;           // of beams: log probability / length^length_penalty
+  bool finite = true;                    // else some logits were Inf or NaN, and the text ends before them
 };
 // Each text in the order of the inputs. A `stream` is called with the pieces of one text as they are written, inputs
 // one at a time. Throws Error or UsageError.

@@ -10,7 +10,7 @@ from torch import nn
 
 from plimsoll._overflow import count_overflowed, warn_of_overflow
 from plimsoll.shard.sharded_checkpoint import Checkpoint, Piece
-from plimsoll.shard.sharded_parameters import Part, clean, held_parts
+from plimsoll.shard.sharded_parameters import Part, clean, expect_state_by_element, held_parts
 
 # Beside the optimizer's tensors: what is no tensor, as the bytes of a JSON text, since a section holds tensors alone.
 OPTIONS = "param_groups"
@@ -48,7 +48,9 @@ def optimizer_tensors(root: Any, optimizer: torch.optim.Optimizer) -> Tensors:
     tensors: Tensors = {}
     counts = set()  # of steps and the like: the same for all of a parameter
     for part in held_parts(root):
-        for key, value in optimizer.state.get(part.leaf, {}).items():
+        state = optimizer.state.get(part.leaf, {})
+        expect_state_by_element(part.name, state)
+        for key, value in state.items():
             value = torch.as_tensor(value)
             if value.shape == part.leaf.shape and key != "step":  # which may have the shape of a leaf without dimensions
                 tensors[f"{part.name}.{key}"] = _piece(part, value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.shard.sharded_parameters import Part, Slot, clean, held_parts
+from plimsoll.shard.sharded_parameters import Part, Slot, clean, expect_state_by_element, held_parts
 
 OURS = ("state", "param_groups", "param_names", "param_id_map", "uncollected_local_ids")
 
@@ -54,6 +54,7 @@ def gather(root: Any, optimizer: torch.optim.Optimizer, recipient_rank: int | No
     mine = []
     for whole in wholes:
         state = saved["state"].get(local_ids[id(whole.leaf)], {})
+        expect_state_by_element(whole.name, state)
         held = {key: whole.of(value).clone() if _is_sharded(value, whole.leaf) else value for key, value in state.items()}
         mine.append({key: value.cpu() if torch.is_tensor(value) else value for key, value in held.items()})
     everyone = root._ranks.gather(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -181,3 +181,13 @@ def held_parts(root: Any) -> Iterator[Part]:
                 start = at if instance.flatten_parameters else 0
                 yield Part(full_name, tuple(held.shape), held.begin, held.end, parameters[name], leaf, start)
                 at += held.end - held.begin
+
+
+def expect_state_by_element(name: str, state: Mapping[str, Any]) -> None:
+    """Raises ValueError for moments of 8 bits: 32 elements of a flat parameter share a scale, whichever parameters they are of."""
+    for key in state:
+        if key.endswith("_scale"):
+            raise ValueError(
+                f"FullyShardedDataParallel: expected an optimizer's state with values of single elements, got {key} of {name};"
+                " moments of 8 bits are not saved from here, those of optimizer_state 'fp32' and 'bf16' are"
+            )
