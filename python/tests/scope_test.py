@@ -47,6 +47,35 @@ def both():
     return stack
 
 
+@pytest.mark.parametrize(
+    "scope,keyword",
+    [
+        (te.autocast, r"^autocast:.*pass a recipe as recipe=\.\.\.$"),
+        (te.fp8_autocast, r"^fp8_autocast:.*pass a recipe as fp8_recipe=\.\.\.$"),
+        (te.quantized_model_init, r"^quantized_model_init:.*pass a recipe as recipe=\.\.\.$"),
+        (te.fp8_model_init, r"^quantized_model_init:.*pass a recipe as recipe=\.\.\.$"),
+        (lambda given: amp.autocast("cpu", HALF, given), r"^amp\.autocast:.*plimsoll\.pytorch\.fp8_autocast\(fp8_recipe=\.\.\.\)$"),
+    ],
+)
+@pytest.mark.parametrize("given", [recipe.NVFP4BlockScaling(), ONE, recipe.Auto()])
+def test_a_recipe_without_its_keyword_is_an_error_that_names_it(scope, keyword, given):
+    with pytest.raises(TypeError, match=keyword) as caught, scope(given):
+        pass
+    assert f"expected enabled True or False, got {type(given).__name__}" in str(caught.value)
+
+
+def test_flags_of_scopes_are_true_or_false():
+    for make in (te.autocast, te.fp8_autocast):
+        with pytest.raises(TypeError, match="expected enabled True or False, got 'no'"):
+            make(enabled="no")
+        with pytest.raises(TypeError, match="expected calibrating True or False, got Float8CurrentScaling"):
+            make(True, TWO)
+    with pytest.raises(TypeError, match="expected fp8_recipe a plimsoll.common.recipe.Recipe, got 'delayed'"):
+        te.fp8_autocast(fp8_recipe="delayed")
+    with pytest.raises(TypeError, match="expected enabled True or False, got None"), te.quantized_model_init(None):
+        pass
+
+
 def test_an_exit_stack_closes_them():
     with both():
         assert state() == (True, HALF, True, True, ONE, 2)

@@ -9,8 +9,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+from plimsoll._arguments import shown
 from plimsoll._scope import Scope
 from plimsoll.amp.precision_switch import table_held, table_holds
+from plimsoll.common.recipe import Recipe
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -59,6 +61,7 @@ class autocast(Scope):
 
     Raises:
         ValueError: device_type is not a str.
+        TypeError: enabled is a recipe.
         RuntimeError: a device without autocast.
     """
 
@@ -69,6 +72,11 @@ class autocast(Scope):
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
+        if isinstance(enabled, Recipe):
+            raise TypeError(
+                f"amp.autocast: expected enabled True or False, got {shown(enabled)}: "
+                "a recipe is for plimsoll.pytorch.fp8_autocast(fp8_recipe=...)"
+            )
         device_type = default_device() if device_type is None else device_type
         checked = torch.autocast(device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
         self.device, self.fast_dtype = device_type, checked.fast_dtype

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from plimsoll._arguments import check_choice, check_flag, check_number, check_size, check_sizes, check_tensor, shown
+from plimsoll.common.recipe import Recipe
 
 __all__ = ["check_choice", "check_flag", "check_number", "check_size", "check_sizes", "check_tensor", "shown"]
 
@@ -64,6 +65,13 @@ def check_dropout(where: str, name: str, value: Any, may_be_all: bool = False) -
     if not (0 <= number < 1 or (may_be_all and number == 1)):
         raise ValueError(f"{where}: expected {name} in [0, 1{']' if may_be_all else ')'}, got {value!r}")
     return number
+
+
+def check_enabled(where: str, enabled: Any, recipe_name: str) -> bool:
+    """`enabled` of a scope, in whose place a recipe without its keyword, `recipe_name`, comes."""
+    if isinstance(enabled, Recipe):
+        raise TypeError(f"{where}: expected enabled True or False, got {shown(enabled)}: pass a recipe as {recipe_name}=...")
+    return check_flag(where, "enabled", enabled)
 
 
 FORMATS = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}

@@ -9,7 +9,7 @@ import torch
 
 from plimsoll import _scope
 from plimsoll.common.recipe import Auto, DelayedScaling, Recipe
-from plimsoll.pytorch.arguments import DTYPES, FORMATS, format_of
+from plimsoll.pytorch.arguments import DTYPES, FORMATS, check_enabled, check_flag, format_of, shown
 from plimsoll.pytorch.distributed import NamedGroup, is_initialized, named_group
 from plimsoll.pytorch.layer_names import LayerNames
 
@@ -118,7 +118,8 @@ class autocast(ContextDecorator, _scope.Scope):
         recipe: Recipe | None = None,
         amax_reduction_group: Any = None,
     ) -> None:
-        if calibrating:
+        check_enabled("autocast", enabled, "recipe")
+        if check_flag("autocast", "calibrating", calibrating):
             raise NotImplementedError("autocast: calibrating is left out; the first use of a tensor sets its first scale")
         if recipe is not None and not isinstance(recipe, Recipe):
             raise TypeError(f"autocast: expected recipe a plimsoll.common.recipe.Recipe, got {recipe!r}")
@@ -152,4 +153,7 @@ def fp8_autocast(
     _graph: bool = False,
 ) -> autocast:
     """:class:`autocast` under the names of Transformer Engine's first releases."""
+    check_enabled("fp8_autocast", enabled, "fp8_recipe")
+    if fp8_recipe is not None and not isinstance(fp8_recipe, Recipe):
+        raise TypeError(f"fp8_autocast: expected fp8_recipe a plimsoll.common.recipe.Recipe, got {shown(fp8_recipe)}")
     return autocast(enabled=enabled, calibrating=calibrating, recipe=fp8_recipe, amax_reduction_group=fp8_group)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from plimsoll.common.recipe import Auto, Recipe
+from plimsoll.pytorch.arguments import check_enabled
 from plimsoll.pytorch.quantized_tensor import ONE_SCALE, QuantizedTensor
 
 
@@ -61,6 +62,7 @@ def quantized_model_init(
     distance are lost, so training wants FP32 master weights, for which `preserve_high_precision_init_val` keeps what
     the initialiser drew (``parameter.get_high_precision_init_val()``).
     """
+    check_enabled("quantized_model_init", enabled, "recipe")
     if recipe is not None and not isinstance(recipe, Recipe):
         raise TypeError(f"quantized_model_init: expected recipe a plimsoll.common.recipe.Recipe, got {recipe!r}")
     if isinstance(recipe, Auto):
