@@ -55,6 +55,13 @@ def fsdp(module, group):
     return fully_shard(module, mesh=DeviceMesh.from_group(group, "cpu"))
 
 
+def fsdp_of_parts(module, group):
+    """A group of parameters for each part that the layer runs without a call where it can."""
+    for part in ("self_attention.layernorm_qkv", "self_attention.proj", "self_attention", "layernorm_mlp"):
+        fsdp(module.get_submodule(part), group)
+    return fsdp(module, group)
+
+
 @ranks.case(2)
 def ddp_with_reduced_amaxes(group):
     gradients_are_the_mean_over_ranks(group, ddp, True)
@@ -73,6 +80,11 @@ def fsdp2_with_reduced_amaxes(group):
 @ranks.case(2)
 def fsdp2_with_each_ranks_own_amaxes(group):
     gradients_are_the_mean_over_ranks(group, fsdp, False)
+
+
+@ranks.case(2)
+def fsdp2_of_each_part(group):
+    gradients_are_the_mean_over_ranks(group, fsdp_of_parts, True)
 
 
 def codes_stay_equal_on_all_ranks(group, wrap):

@@ -5,7 +5,7 @@ import contextlib
 import copy
 import pickle
 import threading
-from typing import Any
+from typing import Any, cast
 
 import plimsoll.pytorch as te
 import pytest
@@ -54,7 +54,10 @@ def both():
         (te.fp8_autocast, r"^fp8_autocast:.*pass a recipe as fp8_recipe=\.\.\.$"),
         (te.quantized_model_init, r"^quantized_model_init:.*pass a recipe as recipe=\.\.\.$"),
         (te.fp8_model_init, r"^quantized_model_init:.*pass a recipe as recipe=\.\.\.$"),
-        (lambda given: amp.autocast("cpu", HALF, given), r"^amp\.autocast:.*plimsoll\.pytorch\.fp8_autocast\(fp8_recipe=\.\.\.\)$"),
+        (
+            lambda given: amp.autocast("cpu", HALF, given),
+            r"^amp\.autocast:.*plimsoll\.pytorch\.fp8_autocast\(fp8_recipe=\.\.\.\)$",
+        ),
     ],
 )
 @pytest.mark.parametrize("given", [recipe.NVFP4BlockScaling(), ONE, recipe.Auto()])
@@ -67,12 +70,12 @@ def test_a_recipe_without_its_keyword_is_an_error_that_names_it(scope, keyword, 
 def test_flags_of_scopes_are_true_or_false():
     for make in (te.autocast, te.fp8_autocast):
         with pytest.raises(TypeError, match="expected enabled True or False, got 'no'"):
-            make(enabled="no")
+            make(enabled=cast(Any, "no"))
         with pytest.raises(TypeError, match="expected calibrating True or False, got Float8CurrentScaling"):
-            make(True, TWO)
+            make(True, cast(Any, TWO))
     with pytest.raises(TypeError, match="expected fp8_recipe a plimsoll.common.recipe.Recipe, got 'delayed'"):
-        te.fp8_autocast(fp8_recipe="delayed")
-    with pytest.raises(TypeError, match="expected enabled True or False, got None"), te.quantized_model_init(None):
+        te.fp8_autocast(fp8_recipe=cast(Any, "delayed"))
+    with pytest.raises(TypeError, match="expected enabled True or False, got None"), te.quantized_model_init(cast(Any, None)):
         pass
 
 

@@ -18,6 +18,7 @@ from plimsoll.pytorch.attention import (
 )
 from plimsoll.pytorch.layer_norm_linear import LayerNormLinear
 from plimsoll.pytorch.linear import Linear
+from plimsoll.pytorch.parts import runs_alone, sum_of
 from plimsoll.pytorch.qk_norm import new_qk_norm
 from plimsoll.pytorch.rotary import RotaryEmbedding, turn_query_and_key
 from plimsoll.pytorch.scaled_module import Initializer, normal
@@ -183,9 +184,11 @@ class MultiheadAttention(Parallel):
     def _project(
         self, module: LayerNormLinear | Linear, hidden: torch.Tensor, residual: torch.Tensor | None, first: bool | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        if isinstance(module, LayerNormLinear):
+        if runs_alone(module, LayerNormLinear):
+            assert isinstance(module, LayerNormLinear)
             return module.run(hidden, residual, first)
-        return module(hidden, is_first_microbatch=first), hidden
+        total = sum_of(hidden, residual)
+        return module(total, is_first_microbatch=first), total
 
     def _normalize(self, query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         if self.q_norm is None or self.k_norm is None:
@@ -208,10 +211,11 @@ class MultiheadAttention(Parallel):
         options: dict[str, Any],
     ) -> torch.Tensor:
         heads, groups = self.num_attention_heads, self.num_gqa_groups
+        core = self.core_attention
         whole = not options and rotary is None and self.q_norm is None and self.qkv_format != "thd"
-        if whole and (not self.interleaved or heads == groups):
+        if whole and (not self.interleaved or heads == groups) and runs_alone(core, DotProductAttention):
             packed = projected.unflatten(2, (heads + 2 * groups, self.kv_channels))
-            return self.core_attention.forward_packed(packed, mask_type, mask, self.interleaved, window_size)
+            return core.forward_packed(packed, mask_type, mask, self.interleaved, window_size)
         query, key, value = self._split_heads(projected, (heads, groups, groups))
         return self._attend(query, key, value, mask, mask_type, rotary, {**options, "window_size": window_size})
 

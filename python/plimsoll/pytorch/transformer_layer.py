@@ -13,6 +13,7 @@ from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.layer_norm_mlp import LayerNormMLP
 from plimsoll.pytorch.multihead_attention import MultiheadAttention
 from plimsoll.pytorch.norm import NORMS, Normed
+from plimsoll.pytorch.parts import runs_alone, sum_of
 from plimsoll.pytorch.rotary import RotaryEmbedding
 from plimsoll.pytorch.scaled_module import Initializer
 from plimsoll.pytorch.tensor_parallel import Parallel, TensorParallel, take_parallel
@@ -167,6 +168,27 @@ class TransformerLayer(Parallel):
                 device=device,
             )
 
+    def _attend(
+        self,
+        attention: MultiheadAttention,
+        hidden: torch.Tensor,
+        residual: torch.Tensor | None,
+        options: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output of this attention for hidden + residual, and that sum."""
+        if runs_alone(attention, MultiheadAttention):
+            return attention.run(hidden, residual, options=options, **arguments)
+        total = sum_of(hidden, residual)
+        return attention(total, **arguments, **(options or {})), total
+
+    def _mlp(self, hidden: torch.Tensor, residual: torch.Tensor | None, first: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+        mlp = self.layernorm_mlp
+        if runs_alone(mlp, LayerNormMLP):
+            return mlp.run(hidden, residual, first)
+        total = sum_of(hidden, residual)
+        return mlp(total, is_first_microbatch=first), total
+
     def _branch(self, x: torch.Tensor) -> torch.Tensor:
         """Dropout of a branch's output, and of the branch for a part of the samples."""
         x = torch.dropout(x, self.hidden_dropout, self.training)
@@ -211,8 +233,10 @@ class TransformerLayer(Parallel):
             options |= {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
         check_tensor("TransformerLayer", "hidden_states", hidden_states)
         hidden = hidden_states.to(high_precision_dtype(hidden_states.dtype))
-        attended, total = self.self_attention.run(
+        attended, total = self._attend(
+            self.self_attention,
             hidden,
+            None,
             attention_mask=attention_mask,
             attn_mask_type=self_attn_mask_type,
             is_first_microbatch=is_first_microbatch,
@@ -221,13 +245,14 @@ class TransformerLayer(Parallel):
             options=options,
         )
         if self.parallel_attention_mlp:
-            output, _ = self.layernorm_mlp.run(hidden, None, is_first_microbatch)
+            output, _ = self._mlp(hidden, None, is_first_microbatch)
             return self._branch(attended + output) + hidden
         residual = self._residual(self.self_attention.input_norm(), total)
         hidden = self._branch(attended)
         if self.layer_type == "decoder":
             # Without a norm there is nothing that would begin with the addition.
-            attended, total = self.inter_attention.run(
+            attended, total = self._attend(
+                self.inter_attention,
                 hidden + residual if self.output_layernorm else hidden,
                 None if self.output_layernorm else residual,
                 attention_mask=enc_dec_attn_mask,
@@ -238,6 +263,6 @@ class TransformerLayer(Parallel):
             )
             residual = self._residual(self.inter_attention.input_norm(), total)
             hidden = self._branch(attended)
-        output, total = self.layernorm_mlp.run(hidden, residual, is_first_microbatch)
+        output, total = self._mlp(hidden, residual, is_first_microbatch)
         output = self._branch(output) + self._residual(self.layernorm_mlp, total)
         return self.layernorm(output) if self.output_layernorm else output
