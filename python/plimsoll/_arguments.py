@@ -70,3 +70,11 @@ def check_tensor(where: str, name: str, value: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{where}: expected {name} a tensor, got {shown(value)}")
     return value
+
+
+def check_dense(where: str, name: str, value: Any) -> torch.Tensor:
+    tensor = check_tensor(where, name, value)
+    if tensor.layout is not torch.strided:
+        layout = str(tensor.layout).removeprefix("torch.")
+        raise TypeError(f"{where}: expected {name} a dense tensor, got one of layout {layout}: {name}.to_dense() makes it one")
+    return tensor

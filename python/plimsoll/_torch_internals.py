@@ -4,10 +4,11 @@ this file (python/tests/torch_internals_test.py) are the first to run on another
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.compiler import config
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -69,6 +70,20 @@ def outside_of_transforms(x: torch.Tensor) -> torch.Tensor:
     while torch._C._functorch.is_functorch_wrapped_tensor(x):
         x = torch._C._functorch.get_unwrapped(x)
     return x
+
+
+def transform_around(tensors: Iterable[torch.Tensor | None]) -> str | None:
+    """The transform of torch.func whose rules a call with these tensors would need: "grad", "jvp" or "vmap"; "forward AD" where one
+    of them has a tangent. None: none. functionalize needs no rules, and vmap none for tensors that it has not wrapped."""
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        names = [level.key().name.lower() for level in torch._C._functorch.get_interpreter_stack() or []]
+        wrapped = any(x is not None and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors)
+        for name in reversed(names):
+            if name in ("grad", "jvp") or (name == "vmap" and wrapped):
+                return name
+    elif forward_ad._current_level >= 0 and any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        return "forward AD"
+    return None
 
 
 def has_scaled_key(x: torch.Tensor) -> bool:

@@ -272,3 +272,73 @@ def test_operands_of_attention_are_on_one_device():
             module(*operands)
     with pytest.raises(RuntimeError, match="all operands on the cpu as the query, got one on the meta"):
         module(good, good, good, torch.zeros(1, 1, 1, 3, device="meta") > 0, attn_mask_type="padding")
+
+
+TRANSFORMS: dict[str, Any] = {
+    "vmap": lambda call, x: torch.vmap(call)(x[None]),
+    "grad": lambda call, x: torch.func.grad(lambda z: call(z).sum())(x),
+    "per-sample gradients": lambda call, x: torch.vmap(torch.func.grad(lambda z: call(z).sum()))(x[None]),
+    "jvp": lambda call, x: torch.func.jvp(call, (x,), (x,)),
+    "jacrev": lambda call, x: torch.func.jacrev(call)(x),
+    "hessian": lambda call, x: torch.func.hessian(lambda z: call(z).sum())(x),
+}
+
+
+def converted(module: torch.nn.Module) -> torch.nn.Module:
+    plimsoll.convert(module)
+    return module
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: te.Linear(4, 4),
+        lambda: te.LayerNormLinear(4, 4),
+        lambda: te.LayerNormMLP(4, 4),
+        lambda: te.TransformerLayer(4, 4, 2),
+        lambda: converted(torch.nn.Linear(4, 4)),
+        lambda: converted(torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.Linear(4, 4))),
+    ],
+)
+def test_transforms_of_torch_func_are_one_error_that_says_what_to_do(make, transform, enabled):
+    message = r"expected a call outside torch.func's transforms.*, got one inside (vmap|grad|jvp): .*convert_back\(model\)"
+    with pytest.raises(NotImplementedError, match=message) as caught, te.fp8_autocast(enabled=enabled):
+        TRANSFORMS[transform](make(), torch.randn(3, 2, 4))
+    assert "\n" not in str(caught.value)
+
+
+def test_forward_mode_is_an_error_and_a_function_called_with_other_parameters_is_none():
+    import torch.autograd.forward_ad as forward_ad
+
+    layer, x = te.Linear(4, 4), torch.randn(2, 4)
+    with forward_ad.dual_level():
+        assert layer(x).shape == (2, 4)
+        with pytest.raises(NotImplementedError, match="Linear: .*got one inside forward AD"):
+            layer(forward_ad.make_dual(x, x))
+        duals = {name: forward_ad.make_dual(p.detach(), p.detach()) for name, p in layer.named_parameters()}
+        with pytest.raises(NotImplementedError, match="Linear: .*got one inside forward AD"):
+            torch.func.functional_call(layer, duals, (x,))
+    doubled = {name: p * 2 for name, p in layer.named_parameters()}
+    assert torch.equal(torch.func.functional_call(layer, doubled, (x,)), 2 * layer(x))
+    assert torch.vmap(lambda row: layer(x).sum() + row)(x).shape == (2, 4)
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr"])
+def test_a_sparse_input_is_named_as_one(layout):
+    x = torch.eye(4)
+    sparse = getattr(x, layout)()
+    linear = te.Linear(4, 4)
+    assert torch.equal(linear(sparse), linear(x))  # in high precision it is torch's product
+    with te.fp8_autocast():
+        for module in (linear, converted(torch.nn.Linear(4, 4))):
+            with pytest.raises(TypeError, match=r"Linear: expected inp a dense tensor, got one of layout sparse_.*to_dense\(\)"):
+                module(sparse)
+    for enabled in (False, True):
+        for module in (te.LayerNormLinear(4, 4), te.LayerNormMLP(4, 4), te.RMSNorm(4)):
+            message = "expected (inp|input) a dense tensor, got one of layout sparse_"
+            with pytest.raises(TypeError, match=message), te.fp8_autocast(enabled=enabled):
+                module(sparse)
+        with pytest.raises(TypeError, match="GroupedLinear: expected inp a dense tensor"), te.fp8_autocast(enabled=enabled):
+            te.GroupedLinear(1, 4, 4)(sparse, [4])

@@ -76,6 +76,26 @@ def test_what_transforms_wrap_is_found():
     assert internals.outside_of_transforms(x) is x
 
 
+def test_the_transform_around_a_call_is_found():
+    def look(x):
+        around.append(internals.transform_around((None, x)))
+        return x.sum()
+
+    around: list[Any] = []
+    x = torch.ones(2, 3)
+    look(x)
+    torch.func.functionalize(look)(x)
+    torch.vmap(lambda row: look(x) + row)(x)
+    torch.vmap(look)(x)
+    torch.func.grad(look)(x)
+    torch.func.jvp(look, (x,), (x,))
+    torch.vmap(torch.func.grad(look))(x)
+    with torch.autograd.forward_ad.dual_level():
+        look(x)
+        look(torch.autograd.forward_ad.make_dual(x, x))
+    assert around == [None, None, None, "vmap", "grad", "jvp", "grad", None, "forward AD"]
+
+
 def test_scaled_tensors_alone_carry_the_key():
     assert internals.has_scaled_key(autoscale.as_scaled(torch.ones(4)))
     assert not internals.has_scaled_key(torch.ones(4))

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from plimsoll._arguments import check_choice, check_flag, check_number, check_size, check_sizes, check_tensor, shown
+from plimsoll._arguments import check_choice, check_dense, check_flag, check_number, check_size, check_sizes, check_tensor, shown
 from plimsoll.common.recipe import Recipe
 
-__all__ = ["check_choice", "check_flag", "check_number", "check_size", "check_sizes", "check_tensor", "shown"]
+__all__ = ["check_choice", "check_dense", "check_flag", "check_number", "check_size", "check_sizes", "check_tensor", "shown"]
 
 # Accepted at these values and refused by name at any other: overlap of communication and CUDA's products, and what is
 # fused into CUDA kernels.

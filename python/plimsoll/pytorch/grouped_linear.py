@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import ONLY, UB, check_rest, check_size, check_sizes, check_tensor
+from plimsoll.pytorch.arguments import ONLY, UB, check_dense, check_rest, check_size, check_sizes
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
 from plimsoll.pytorch.tensor_parallel import TensorParallel, take_parallel
 
@@ -60,7 +60,7 @@ class GroupedLinear(ScaledModule):
         self, inp: torch.Tensor, m_splits: Sequence[int], is_first_microbatch: bool | None = None
     ) -> torch.Tensor | tuple[torch.Tensor, list[torch.Tensor | None]]:
         """inp [..., in_features], of whose rows the first m_splits[0] are weight0's, and so on -> [..., out_features]."""
-        check_tensor("GroupedLinear", "inp", inp)
+        check_dense("GroupedLinear", "inp", inp)
         if inp.dim() == 0:
             raise ValueError(f"GroupedLinear: expected inp [..., {self.in_features}], got a tensor without dimensions")
         rows = inp.reshape(-1, inp.shape[-1])

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from plimsoll.pytorch.arguments import check_choice, check_epsilon, check_rest, check_size, check_tensor
+from plimsoll.pytorch.arguments import check_choice, check_dense, check_epsilon, check_rest, check_size
 from plimsoll.pytorch.autocast import high_precision_dtype
 from plimsoll.pytorch.scaled_module import InitializedModule, Initializer
 
@@ -33,7 +33,7 @@ def run_norm(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, kind: str, zero_centered: bool, eps: float
 ) -> torch.Tensor:
     """FP32 inside; the result in the high-precision dtype of the scope, outside scopes in that of x."""
-    check_tensor("norm", "input", x)
+    check_dense("norm", "input", x)
     normalized: torch.Tensor = _norm(
         x, weight, bias, kind=kind, zero_centered=zero_centered, epsilon=eps, dtype=high_precision_dtype(x.dtype)
     )

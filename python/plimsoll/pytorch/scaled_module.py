@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from plimsoll._torch_internals import guard_sizes
+from plimsoll._torch_internals import guard_sizes, transform_around
 from plimsoll.pytorch import extra_state
-from plimsoll.pytorch.arguments import check_flag, check_tensor, format_of
-from plimsoll.pytorch.autocast import recipe_text
+from plimsoll.pytorch.arguments import check_dense, check_flag, check_tensor, format_of
+from plimsoll.pytorch.autocast import current_recipe, recipe_text
 from plimsoll.pytorch.layer_names import WithProducts
 from plimsoll.pytorch.main_grad import main_grad_of, mark_in_backward
 from plimsoll.pytorch.quantized_init import weights_as_codes
@@ -117,7 +117,7 @@ class ScaledModule(InitializedModule, WithProducts):
         self, inp: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, prefix: str = "", **options: Any
     ) -> torch.Tensor:
         """inp weight^T + bias under the recipe of the scope, by the product with this prefix. options: the operator's."""
-        self._check_call(inp, options.get("is_first_microbatch"))
+        self._check_call(inp, options.get("is_first_microbatch"), dense=False)
         held = self._held(weight)
         output: torch.Tensor = _scaled_linear(
             inp, weight, bias, state=self._state(prefix), recipe=self._recipe(weight), **held, **options
@@ -126,8 +126,16 @@ class ScaledModule(InitializedModule, WithProducts):
             mark_in_backward(output, weight)
         return output
 
-    def _check_call(self, inp: torch.Tensor, is_first_microbatch: bool | None) -> None:
+    def _check_call(self, inp: torch.Tensor, is_first_microbatch: bool | None, dense: bool = True) -> None:
+        """dense: whether a sparse input is an error outside all scopes, too."""
         check_tensor(type(self).__name__, "inp", inp)
+        if inp.layout is not torch.strided and (dense or current_recipe() is not None):
+            check_dense(type(self).__name__, "inp", inp)
+        if not torch.compiler.is_compiling() and (around := transform_around((inp, *self._parameters.values()))):
+            raise NotImplementedError(
+                f"{type(self).__name__}: expected a call outside torch.func's transforms (vmap, grad, jvp, jacrev, ...) and forward "
+                f"AD, got one inside {around}: use backward(), or torch.nn's layer, which plimsoll.convert_back(model) brings back"
+            )
         if is_first_microbatch is not None:
             check_flag(type(self).__name__, "is_first_microbatch", is_first_microbatch)
 
