@@ -211,6 +211,49 @@ def test_weights_of_torch_load_without_a_scaling_state():
     assert torch.equal(layer.weight, plain.weight)
 
 
+@pytest.mark.parametrize("make", [lambda: te.Linear(4, 3), lambda: te.LayerNormMLP(4, 8), lambda: te.GroupedLinear(2, 4, 3)])
+def test_weights_that_come_without_a_state_have_the_bits_of_a_new_layer(make):
+    torch.manual_seed(0)
+    trained, fresh = make(), make()
+    arguments = ([1, 1],) if isinstance(trained, te.GroupedLinear) else ()
+    for amax in (1.0, 3.0):
+        with te.fp8_autocast(fp8_recipe=RULE):
+            y = trained(ones(amax), *arguments)
+        y.sum().backward()
+    large = {name: parameter * 64 for name, parameter in fresh.named_parameters()}
+    outputs = []
+    for layer in (trained, fresh):
+        layer.load_state_dict(large, strict=False)
+        assert all(not buffer.any() for buffer in layer.buffers())
+        for gradients in (torch.no_grad(), torch.enable_grad()):
+            with gradients, te.fp8_autocast(fp8_recipe=RULE):
+                outputs.append(layer(ones(200.0), *arguments).detach())
+    assert torch.equal(outputs[0], outputs[2]) and torch.equal(outputs[1], outputs[3])
+
+
+def test_a_state_stays_where_no_weight_comes_and_where_one_comes_with_it():
+    layer, other = layer_of(), layer_of(1)
+    for each, amax in ((layer, 2.0), (other, 5.0)):
+        forward(each, ones(amax)).sum().backward()
+    before = state_of(layer)
+    layer.load_state_dict({"bias": torch.ones(3)}, strict=False)
+    assert_same(before, state_of(layer))
+    part = {name: value for name, value in other.state_dict().items() if name in ("weight", "bias", "input_scale")}
+    layer.load_state_dict(part, strict=False)
+    assert layer.input_scale == other.input_scale and layer.weight_scale == before["weight_scale"]
+
+
+def test_a_state_of_zeros_is_one_that_begins_anew():
+    layer, fresh = layer_of(), layer_of()
+    forward(layer, ones(1.0)).sum().backward()
+    for buffer in layer.buffers():
+        buffer.zero_()
+    with torch.no_grad():
+        for each in (layer, fresh):
+            each.weight.mul_(64)
+        assert torch.equal(forward(layer, ones(300.0)), forward(fresh, ones(300.0)))
+
+
 def test_another_recipe_or_length_takes_effect_at_once_and_keeps_the_newest():
     layer = layer_of()
     for amax in (1.0, 3.0, 2.0):

@@ -203,13 +203,14 @@ class ScaledModule(InitializedModule, WithProducts):
         self._link_codes()
         return self
 
-    def _load_from_state_dict(  # a history may come in any length; a checkpoint without FP8 leaves the state as it is
+    def _load_from_state_dict(  # a history may come in any length; weights without a state begin one
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
     ) -> None:
         if (theirs := prefix + extra_state.NAME) in state_dict:  # Transformer Engine's
             buffers = extra_state.buffers_of(state_dict.pop(theirs), list(self._products))
             state_dict.update({prefix + name: buffer for name, buffer in buffers.items()})
         wrong = []
+        self._begin_anew_for_weights_without_state(state_dict, prefix)
         for name in self._state_names():
             loaded, buffer = state_dict.get(prefix + name), self.get_buffer(name)
             if loaded is None:
@@ -225,3 +226,13 @@ class ScaledModule(InitializedModule, WithProducts):
         self._link_codes()
         optional = {prefix + name for name in self._state_names()}
         missing[:] = [key for key in missing if key not in optional]
+
+    @torch.no_grad()
+    def _begin_anew_for_weights_without_state(self, state_dict: dict[str, Any], prefix: str) -> None:
+        """Scales of the weights before, and of what they made, would saturate or flush what others make."""
+        if any(prefix + name in state_dict for name in self._state_names()):
+            return
+        weights = [name for name, parameter in self._parameters.items() if parameter is not None and parameter.dim() == 2]
+        if any(prefix + name in state_dict for name in weights):
+            for name in self._state_names():
+                self.get_buffer(name).zero_()
