@@ -12,7 +12,6 @@ import torch
 from plimsoll._arguments import shown
 from plimsoll._scope import Scope
 from plimsoll.amp.precision_switch import table_held, table_holds
-from plimsoll.common.recipe import Recipe
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
@@ -61,7 +60,7 @@ class autocast(Scope):
 
     Raises:
         ValueError: device_type is not a str.
-        TypeError: enabled is a recipe.
+        TypeError: enabled is no truth value, but a recipe, say.
         RuntimeError: a device without autocast.
     """
 
@@ -72,7 +71,7 @@ class autocast(Scope):
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        if isinstance(enabled, Recipe):
+        if not hasattr(enabled, "__bool__"):  # torch would take any object, and the library refuse it later
             raise TypeError(
                 f"amp.autocast: expected enabled True or False, got {shown(enabled)}: "
                 "a recipe is for plimsoll.pytorch.fp8_autocast(fp8_recipe=...)"
