@@ -209,8 +209,9 @@ class ScaledModule(InitializedModule, WithProducts):
         if (theirs := prefix + extra_state.NAME) in state_dict:  # Transformer Engine's
             buffers = extra_state.buffers_of(state_dict.pop(theirs), list(self._products))
             state_dict.update({prefix + name: buffer for name, buffer in buffers.items()})
+        else:
+            self._begin_anew_for_weights_without_state(state_dict, prefix)
         wrong = []
-        self._begin_anew_for_weights_without_state(state_dict, prefix)
         for name in self._state_names():
             loaded, buffer = state_dict.get(prefix + name), self.get_buffer(name)
             if loaded is None:
