@@ -1,5 +1,6 @@
 """Transformer Engine's interface: ``import plimsoll.pytorch as te``."""
 
+import plimsoll.pytorch.flop_counts
 import plimsoll.pytorch.recipe_functions  # noqa: F401  implements two operators
 from plimsoll.amp.recompute import checkpoint_contexts
 from plimsoll.pytorch.attention import DotProductAttention
