@@ -8,10 +8,12 @@ import random
 import warnings
 from typing import Any
 
+import plimsoll.pytorch as te
 import pytest
 import torch
 from amp_models import net
 from plimsoll.amp import AutomaticLossScaler, GradScaler
+from plimsoll.common import recipe
 from rounding import approx, gamma, within
 from torch import nn
 
@@ -282,3 +284,35 @@ def test_it_copies_pickles_and_goes_on():
     assert other.state_dict() == scaler.state_dict()
     with pytest.raises(RuntimeError, match="source state dict is empty"):
         other.load_state_dict(GradScaler("cpu", enabled=False).state_dict())
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    "rule,seen",
+    [
+        (recipe.DelayedScaling(), True),
+        (recipe.DelayedScaling(fp8_format=recipe.Format.E4M3), False),
+        (recipe.Float8CurrentScaling(fp8_format=recipe.Format.E4M3), True),
+        (recipe.MXFP8BlockScaling(), True),
+        (recipe.NVFP4BlockScaling(), True),
+    ],
+)
+def test_an_inf_among_the_gradients_is_seen_but_under_delayed_e4m3(rule, seen, value, bias):
+    torch.manual_seed(0)
+    layer, x = te.Linear(32, 16, bias=bias), torch.randn(8, 32)
+    optimizer, scaler = torch.optim.SGD(layer.parameters(), 1e-3), GradScaler("cpu", init_scale=4.0)
+    stays = []
+    for factor in (1.0, value):
+        optimizer.zero_grad()
+        with te.fp8_autocast(fp8_recipe=rule):
+            y = layer(x)
+        factors = torch.ones_like(y)
+        factors[0, 0] = factor
+        y.register_hook(factors.mul)
+        scaler.scale(y.sum()).backward()
+        before = layer.weight.detach().clone()
+        scaler.step(optimizer)
+        scaler.update()
+        stays.append(torch.equal(layer.weight, before))
+    assert stays == [False, seen or bias or value != value]
