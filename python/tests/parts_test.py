@@ -124,6 +124,18 @@ def test_a_replaced_forward_and_a_module_in_the_place_of_a_part_are_called(part)
     assert torch.equal(layer(x), other(x)) and not torch.equal(layer(x), unchanged)
 
 
+def test_a_module_of_the_users_own_may_stand_for_attention():
+    class Averages(torch.nn.Module):
+        def forward(self, hidden, **_):
+            return hidden.mean(0, keepdim=True).expand_as(hidden)
+
+    layer = new_layer()
+    cast(Any, layer).self_attention = Averages()
+    x = torch.randn(6, 2, 32)
+    hidden = x + x.mean(0, keepdim=True)
+    torch.testing.assert_close(layer(x), hidden + layer.layernorm_mlp(hidden), rtol=0, atol=0)
+
+
 def test_a_subclass_with_a_forward_of_its_own_is_called():
     class Halved(te.LayerNormMLP):
         def forward(self, *arguments, **keywords):

@@ -95,6 +95,7 @@ class TransformerLayer(Parallel):
         self.drop_path_rate = check_dropout(where, "drop_path_rate", drop_path_rate)
         if drop_path_rate > 0 and attn_input_format == "thd":
             raise NotImplementedError(f"{where}: expected drop_path_rate 0 with attn_input_format 'thd', got {drop_path_rate}")
+        self._layout = attn_input_format
         self._batch_dim = 0 if attn_input_format == "bshd" else 1
         self.apply_residual_connection_post_layernorm = apply_residual_connection_post_layernorm
         self.output_layernorm = output_layernorm
@@ -199,11 +200,12 @@ class TransformerLayer(Parallel):
         stays = torch.rand(shape, device=x.device) >= self.drop_path_rate
         return x * (stays / (1 - self.drop_path_rate)).to(x.dtype)
 
-    def _residual(self, norm: Normed | None, total: torch.Tensor) -> torch.Tensor:
-        """The other summand of the branch that began with `norm` of total."""
-        if norm is None or not self.apply_residual_connection_post_layernorm:
+    def _residual(self, branch: Any, total: torch.Tensor) -> torch.Tensor:
+        """The other summand of the attention or MLP that began with its norm of total, if it has one."""
+        if not self.apply_residual_connection_post_layernorm:
             return total
-        return norm.normalized(total)
+        norm: Normed | None = branch.input_norm() if hasattr(branch, "input_norm") else branch
+        return total if norm is None else norm.normalized(total)
 
     def forward(
         self,
@@ -225,7 +227,7 @@ class TransformerLayer(Parallel):
         cu_seqlens_kv) -> the same shape, in the high-precision dtype of the scope. Masks as in DotProductAttention, angles
         as in MultiheadAttention; the attention bias and the angles are those of self-attention."""
         where = "TransformerLayer.forward"
-        options = take_packed(where, self.self_attention.qkv_format, rest)
+        options = take_packed(where, self._layout, rest)
         if options and self.layer_type == "decoder":
             raise NotImplementedError(f"{where}: expected layer_type 'encoder' with qkv_format 'thd', got 'decoder'")
         check_rest(where, rest, CALLED_ONLY, CALLED_HINTS)
@@ -247,7 +249,7 @@ class TransformerLayer(Parallel):
         if self.parallel_attention_mlp:
             output, _ = self._mlp(hidden, None, is_first_microbatch)
             return self._branch(attended + output) + hidden
-        residual = self._residual(self.self_attention.input_norm(), total)
+        residual = self._residual(self.self_attention, total)
         hidden = self._branch(attended)
         if self.layer_type == "decoder":
             # Without a norm there is nothing that would begin with the addition.
@@ -261,7 +263,7 @@ class TransformerLayer(Parallel):
                 is_first_microbatch=is_first_microbatch,
                 window_size=enc_dec_window_size,
             )
-            residual = self._residual(self.inter_attention.input_norm(), total)
+            residual = self._residual(self.inter_attention, total)
             hidden = self._branch(attended)
         output, total = self._mlp(hidden, residual, is_first_microbatch)
         output = self._branch(output) + self._residual(self.layernorm_mlp, total)
