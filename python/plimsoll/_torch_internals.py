@@ -4,7 +4,7 @@ this file (python/tests/torch_internals_test.py) are the first to run on another
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -72,16 +72,18 @@ def outside_of_transforms(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def transform_around(tensors: Iterable[torch.Tensor | None]) -> str | None:
+def transform_around(x: torch.Tensor, parameters: Mapping[str, torch.Tensor | None]) -> str | None:
     """The transform of torch.func whose rules a call with these tensors would need: "grad", "jvp" or "vmap"; "forward AD" where one
     of them has a tangent. None: none. functionalize needs no rules, and vmap none for tensors that it has not wrapped."""
-    if torch._C._functorch.peek_interpreter_stack() is not None:
-        names = [level.key().name.lower() for level in torch._C._functorch.get_interpreter_stack() or []]
-        wrapped = any(x is not None and torch._C._functorch.is_functorch_wrapped_tensor(x) for x in tensors)
-        for name in reversed(names):
-            if name in ("grad", "jvp") or (name == "vmap" and wrapped):
-                return name
-    elif forward_ad._current_level >= 0 and any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+    if torch._C._functorch.peek_interpreter_stack() is None and forward_ad._current_level < 0:
+        return None
+    tensors = [tensor for tensor in (x, *parameters.values()) if tensor is not None]
+    wrapped = any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
+    for level in reversed(torch._C._functorch.get_interpreter_stack() or []):
+        name = level.key().name.lower()
+        if name in ("grad", "jvp") or (name == "vmap" and wrapped):
+            return name
+    if any(forward_ad.unpack_dual(tensor).tangent is not None for tensor in tensors):
         return "forward AD"
     return None
 

@@ -78,7 +78,7 @@ def test_what_transforms_wrap_is_found():
 
 def test_the_transform_around_a_call_is_found():
     def look(x):
-        around.append(internals.transform_around((None, x)))
+        around.append(internals.transform_around(x, {"bias": None}))
         return x.sum()
 
     around: list[Any] = []

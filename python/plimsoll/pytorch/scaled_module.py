@@ -131,7 +131,7 @@ class ScaledModule(InitializedModule, WithProducts):
         check_tensor(type(self).__name__, "inp", inp)
         if inp.layout is not torch.strided and (dense or current_recipe() is not None):
             check_dense(type(self).__name__, "inp", inp)
-        if not torch.compiler.is_compiling() and (around := transform_around((inp, *self._parameters.values()))):
+        if not torch.compiler.is_compiling() and (around := transform_around(inp, self._parameters)):
             raise NotImplementedError(
                 f"{type(self).__name__}: expected a call outside torch.func's transforms (vmap, grad, jvp, jacrev, ...) and forward "
                 f"AD, got one inside {around}: use backward(), or torch.nn's layer, which plimsoll.convert_back(model) brings back"
