@@ -11,8 +11,8 @@ import ranks
 import shard_models as models
 import torch
 import torch.distributed as dist
-from plimsoll.optim import AdamW
 from plimsoll.common.recipe import DelayedScaling, Float8CurrentScaling
+from plimsoll.optim import AdamW
 from plimsoll.shard import FullyShardedDataParallel as Fsdp
 from rounding import gamma, within
 from torch import nn
