@@ -219,7 +219,7 @@ def test_safetensors_hold_a_state_dict(tmp_path):
 
 
 def test_a_pickle_of_a_scaled_tensor_is_an_error_that_says_what_to_do():
-    with pytest.raises(NotImplementedError, match=r"a scaled tensor: .* pack\(\) is for pickles"):
+    with pytest.raises(NotImplementedError, match=r"a scaled tensor: .* pickles and files take pack\(\)"):
         torch.save(autoscale.as_scaled(torch.ones(2)), io.BytesIO())
 
 
