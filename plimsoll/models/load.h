@@ -58,7 +58,7 @@ bool has_coded_weights(const std::filesystem::path& directory);
 
 // Weights that the file stores as the model has them, in the dtype asked for, are views of the mapped file, read when
 // they are first used. Codes of the directory are read once when it is loaded. A file that is shortened later reads as zeros:
-// Decoding, generate() of a T5 and serve::Engine throw io::Error then; who calls the model itself asks
+// Decoding, T5Decoding, generate() and serve::Engine throw io::Error then; who calls the model itself asks
 // io::check_mapped_files() (io/mapping_guard.h) before what came of it is used. Throws io::Error, one line, which names what is
 // not supported and tensors that are missing, of another shape or unknown.
 LoadedModel load(const std::filesystem::path& directory, const LoadOptions& options = {});
@@ -74,7 +74,8 @@ struct SaveOptions {
 };
 
 // Writes a model that load() gives, as transformers does: config.json, and model.safetensors or its shards, in the dtype
-// of the parameters. Makes the directory; files of these names in it are replaced, those of earlier shards stay. Throws io::Error; another kind of model is one.
+// of the parameters. Makes the directory; files of these names in it are replaced, those of earlier shards stay. Throws
+// io::Error; another kind of model is one.
 void save(const LanguageModel& model, const std::filesystem::path& directory, const SaveOptions& options = {});
 
 }  // namespace plimsoll::models

@@ -64,7 +64,6 @@ class TextStream {
   void add(int64_t token) {
     if (token == config_.eos_token_id) return;
     ids_.push_back(token);
-    io::check_mapped_files();
     const std::string text = texts_.decode(ids_);
     const size_t settled = text.find_last_of(' ');
     if (settled != text.npos && settled > done_) write(text.substr(0, settled));
@@ -107,7 +106,6 @@ void t5_generate(const T5Options& options, const std::function<void(const T5Writ
       tokens = [&](const at::Tensor& step) { text->add(step.const_data_ptr<int64_t>()[0]); };
     }
     const models::T5Generated generated = models::generate(*session.model, batch.ids, batch.mask, generation, tokens);
-    io::check_mapped_files();
     const at::Tensor& rows = generated.sequences;
     if (text) text->finish();
     for (int64_t row = 0; row < rows.size(0); ++row) {

@@ -7,7 +7,6 @@
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/text/stop_texts.h"
-#include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/next_token.h"
 #include "plimsoll/runtime/philox.h"
 #include "plimsoll/tokenize/decode_stream.h"
@@ -75,7 +74,6 @@ WrittenText TextWriter::write(const std::vector<int64_t>& prompt, const TextObse
       std::optional<amp::Fp8Autocast> scope;
       if (model_.recipe) scope.emplace(amp::Fp8AutocastOptions{.recipe = *model_.recipe});
       decoding_.step(hear);
-      io::check_mapped_files();
       written.end = decoding_.end(0);
     }
     text = decoding_.text(0);

@@ -86,6 +86,7 @@ at::Tensor T5Decoding::draw(at::Tensor& scores) const {
 at::Tensor T5Decoding::step() {
   const at::NoGradGuard no_grad;
   at::Tensor scores = model_.extend(tokens_.back().unsqueeze(1), cache_).contiguous();
+  io::check_mapped_files();
   end_rows_without_finite_logits(scores);
   apply_rules(scores);
   const at::Tensor best = options_.samples ? draw(scores) : scores.argmax(-1);
@@ -113,7 +114,6 @@ T5Generated generate(T5ForConditionalGenerationImpl& model, const at::Tensor& in
   T5Decoding decoding(model, encoded, options);
   while (!decoding.done()) {
     const at::Tensor tokens = decoding.step();
-    io::check_mapped_files();
     if (sink) sink(tokens);
   }
   return decoding.generated();
