@@ -15,6 +15,7 @@
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/mapping_guard.h"
 #include "plimsoll/models/next_token.h"
+#include "plimsoll/ops/torch_internals/lack_of_memory.h"
 #include "plimsoll/runtime/philox.h"
 #include "plimsoll/runtime/threads.h"
 #include "plimsoll/watch/audit.h"
@@ -61,17 +62,11 @@ std::vector<LikelyToken> likeliest(std::span<const float> logits, int64_t count,
   return tokens;
 }
 
-// Words of the exception under way, as an error of the server has them.
-std::string words_of_exception() {
-  try {
-    throw;
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::bad_alloc&) {
-    return "expected enough memory, got none from the system";
-  } catch (const std::exception& error) {
-    return error.what();
-  }
+// Words of an exception, as an error of the server has them.
+std::string words_of(const std::exception& error) {
+  if (ops::is_lack_of_memory(error)) return "expected enough memory, got none from the system";
+  const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
+  return of_torch == nullptr ? error.what() : of_torch->what_without_backtrace();
 }
 
 // The tokens that the text's format allows, and where it is complete, those that end it; empty: all.
@@ -92,13 +87,14 @@ std::shared_ptr<models::PagedModel> given(std::shared_ptr<models::PagedModel> mo
 struct Engine::Choice {
   std::optional<ReplyToken> token = {};  // none: the logits are not finite, or there is an error
   std::string error = {};
+  bool lacks_memory = false;
 
   // Throws nothing, for a thread of parallel_for calls it.
   static Choice of(const ServedText& text, std::span<const float> logits) {
     try {
       return found(text, logits);
-    } catch (const std::exception&) {
-      return {.error = words_of_exception()};
+    } catch (const std::exception& error) {
+      return {.error = words_of(error), .lacks_memory = ops::is_lack_of_memory(error)};
     }
   }
 
@@ -128,6 +124,12 @@ struct Engine::Choice {
     }
     return {.token = std::move(token)};
   }
+};
+
+// A text that a step has read to its end.
+struct Engine::Writer {
+  ServedText* text;
+  Choice choice = {};
 };
 
 Engine::Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& options)
@@ -279,17 +281,17 @@ void Engine::run() {
       const ServedAdapter adapter = adapter_of(request);
       try {
         scheduler_->add(std::move(request), reply, adapter);
-      } catch (const std::exception&) {
-        reply->finish(TextEnd::kInterrupted, words_of_exception());
+      } catch (const std::exception& error) {
+        reply->finish(TextEnd::kInterrupted, words_of(error));
       }
     }
     try {
       parts = scheduler_->plan();
       // Rows of an adapter follow one another, so that its products are of all of them.
       std::ranges::stable_sort(parts, {}, [](const StepPart& part) { return part.text->adapter.number; });
-      if (!parts.empty()) step(parts);
-    } catch (const std::exception&) {
-      scheduler_->fail(words_of_exception());
+      if (!parts.empty()) take(parts);
+    } catch (const std::exception& error) {
+      scheduler_->fail(words_of(error));
     }
     std::unique_lock<std::mutex> lock(mutex_);
     stats_.texts = scheduler_->counts();
@@ -305,28 +307,45 @@ void Engine::run() {
   submitted_.clear();
 }
 
-void Engine::step(const std::vector<StepPart>& parts) {
+void Engine::take(const std::vector<StepPart>& parts) {
+  std::vector<int64_t> lengths;
+  for (const StepPart& part : parts) lengths.push_back(part.text->cache.length());
+  std::vector<Writer> writers;
+  try {
+    writers = step(parts);
+  } catch (const std::exception& error) {
+    if (!ops::is_lack_of_memory(error)) throw;
+    for (size_t i = 0; i < parts.size(); ++i) parts[i].text->cache.keep(lengths[i]);
+    return scheduler_->retreat(parts, words_of(error));
+  }
+  for (Writer& writer : writers) write(*writer.text, std::move(writer.choice));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  stats_.written_tokens += std::ssize(writers);
+}
+
+std::vector<Engine::Writer> Engine::step(const std::vector<StepPart>& parts) {
   std::vector<models::TextTokens> texts;
-  std::vector<ServedText*> writers;
+  std::vector<Writer> writers;
   for (const auto& [text, tokens] : parts) {
     const bool writes = tokens == text->unread();
     const std::span<const int64_t> all = text->text;
     texts.push_back({text->cache, all.subspan(static_cast<size_t>(text->cache.length()), static_cast<size_t>(tokens)),
                      writes, text->adapter.adapters, text->encoder_tokens});
-    if (writes) writers.push_back(text);
+    if (writes) writers.push_back({.text = text});
   }
   const at::Tensor logits = read(texts);
-  std::vector<Choice> choices(writers.size());
   runtime::parallel_for(static_cast<int64_t>(writers.size()), 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const std::span<const float> row(logits.const_data_ptr<float>() + i * vocabulary_,
                                        static_cast<size_t>(vocabulary_));
-      choices[static_cast<size_t>(i)] = Choice::of(*writers[static_cast<size_t>(i)], row);
+      Writer& writer = writers[static_cast<size_t>(i)];
+      writer.choice = Choice::of(*writer.text, row);
     }
   });
-  for (size_t i = 0; i < writers.size(); ++i) write(*writers[i], std::move(choices[i]));
-  const std::lock_guard<std::mutex> lock(mutex_);
-  stats_.written_tokens += static_cast<int64_t>(writers.size());
+  if (std::ranges::any_of(writers, [](const Writer& writer) { return writer.choice.lacks_memory; })) {
+    throw std::bad_alloc();
+  }
+  return writers;
 }
 
 void Engine::write(ServedText& text, Choice choice) {
@@ -338,17 +357,15 @@ void Engine::write(ServedText& text, Choice choice) {
   if (!choice.token) return finish(choice.error.empty() ? TextEnd::kNotFinite : TextEnd::kInterrupted, choice.error);
   const bool ends = choice.token->ends_text;
   const int64_t id = choice.token->token.id;
-  text.text.push_back(id);
-  reply->push(std::move(*choice.token));
-  if (ends) return finish(TextEnd::kToken);
-  if (text.request.format != nullptr) {
-    try {
-      text.json = text.request.format->after(std::move(text.json), id);
-    } catch (const std::exception&) {
-      return finish(TextEnd::kInterrupted, words_of_exception());
-    }
-    if (JsonMachine::is_ended(text.json)) return finish(TextEnd::kStop);
+  try {
+    text.text.push_back(id);
+    reply->push(std::move(*choice.token));
+    if (!ends && text.request.format != nullptr) text.json = text.request.format->after(std::move(text.json), id);
+  } catch (const std::exception& error) {
+    return finish(TextEnd::kInterrupted, words_of(error));
   }
+  if (ends) return finish(TextEnd::kToken);
+  if (text.request.format != nullptr && JsonMachine::is_ended(text.json)) return finish(TextEnd::kStop);
   if (text.new_tokens() == text.request.max_new_tokens) finish(TextEnd::kLength);
 }
 

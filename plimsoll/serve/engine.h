@@ -1,6 +1,7 @@
 // Many requests to one model, whose steps they share: each step multiplies by a weight once for the rows of all. A reply
 // has the bits that the request gets alone, by models::Decoding or `plimsoll generate`, or of a T5 by models::T5Decoding,
-// whoever else is served.
+// whoever else is served. A step for which the system has no memory is taken again with fewer requests: only one that
+// lacks it alone ends with that error.
 //
 //   const models::LoadedModel loaded = models::load("DIR");
 //   serve::Engine engine(loaded.model, {.max_batch = 16});
@@ -75,12 +76,15 @@ class Engine {
 
  private:
   struct Choice;
+  struct Writer;
 
   void check(const Request& request) const;
   ServedAdapter adapter_of(const Request& request) const;
   at::Tensor read(std::span<const models::TextTokens> texts);
   void run();  // on the engine's own thread
-  void step(const std::vector<StepPart>& parts);
+  // A step of the parts; where there is no memory for it, of fewer next time.
+  void take(const std::vector<StepPart>& parts);
+  std::vector<Writer> step(const std::vector<StepPart>& parts);
   void write(ServedText& text, Choice choice);
 
   const std::shared_ptr<models::PagedModel> model_;

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -147,6 +148,39 @@ TEST(Engine, LogitsThatAreNotFiniteEndTheReplyAlone) {
   const auto good = engine.submit({.prompt = {1, 2}, .max_new_tokens = 3, .rules = {.bad_words_ids = {{5}}}});
   EXPECT_EQ(testing::read_all(*bad).end, TextEnd::kNotFinite);
   EXPECT_EQ(testing::read_all(*good).ids.size(), 3U);
+}
+
+TEST(Engine, ARequestThatLacksMemoryAloneEndsAndTheOthersDoNot) {
+  const auto model = testing::tiny_model(0);
+  static constexpr int64_t kHeavy = 5;
+  const auto little = std::make_shared<testing::LittleMemory>(model, [](std::span<const models::TextTokens> texts) {
+    return std::ranges::any_of(
+        texts, [](const auto& text) { return std::ranges::find(text.tokens, kHeavy) != text.tokens.end(); });
+  });
+  Engine engine(little, {.max_batch = 4});
+  std::vector<Request> requests;
+  std::vector<std::shared_ptr<Reply>> replies;
+  for (int64_t i = 0; i < 12; ++i) {
+    requests.push_back({.prompt = {10 + i, i % 4 == 1 ? kHeavy : 1},
+                        .max_new_tokens = 30,
+                        .rules = {.bad_words_ids = {{kHeavy}}},
+                        .top_log_probabilities = 0});
+    replies.push_back(engine.submit(requests.back()));
+  }
+  for (size_t i = 0; i < replies.size(); ++i) {
+    SCOPED_TRACE(i);
+    const testing::Written written = testing::read_all(*replies[i]);
+    if (i % 4 == 1) {
+      EXPECT_EQ(written.end, TextEnd::kInterrupted);
+      EXPECT_EQ(replies[i]->error(), "expected enough memory, got none from the system");
+      continue;
+    }
+    const testing::Written alone = testing::written_alone(*model, requests[i], {});
+    EXPECT_EQ(replies[i]->error(), "");
+    EXPECT_EQ(written.ids, alone.ids);
+    EXPECT_EQ(written.log_probabilities, alone.log_probabilities);
+  }
+  EXPECT_GE(little->failed_steps, 3);
 }
 
 TEST(Engine, RulesThatAllowNoTokenAreAnErrorOfTheReplyAlone) {

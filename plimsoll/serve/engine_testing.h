@@ -5,8 +5,13 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <atomic>
+#include <functional>
 #include <memory>
+#include <new>
 #include <optional>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "plimsoll/amp/fp8_autocast.h"
@@ -39,6 +44,36 @@ inline std::shared_ptr<models::DecoderImpl> tiny_model(size_t family, bool codes
 inline int64_t page_bytes_of(const std::shared_ptr<models::PagedModel>& model, nn::CacheFormat cache) {
   return Engine(model, {.max_context = kLeastContext, .cache = cache}).stats().page_bytes;
 }
+
+// A model for whose steps the system has too little memory at times, which it says in three ways.
+class LittleMemory : public models::PagedModel {
+ public:
+  using Lacks = std::function<bool(std::span<const models::TextTokens>)>;
+
+  LittleMemory(std::shared_ptr<models::PagedModel> model, Lacks lacks)
+      : model_(std::move(model)), lacks_(std::move(lacks)) {}
+
+  int64_t context() const override { return model_->context(); }
+  std::optional<int64_t> decoder_start() const override { return model_->decoder_start(); }
+  models::TokenCache make_cache(const models::TokenCacheOptions& options) const override {
+    return model_->make_cache(options);
+  }
+  int64_t prepare(models::TokenCache& cache) override { return model_->prepare(cache); }
+  at::Tensor extend_texts(std::span<const models::TextTokens> texts) override {
+    if (!lacks_(texts)) return model_->extend_texts(texts);
+    model_->extend_texts(texts.first((texts.size() + 1) / 2));  // as far as it gets
+    const int64_t way = failed_steps++ % 3;
+    if (way == 0) throw std::bad_alloc();
+    TORCH_CHECK_WITH(OutOfMemoryError, way != 1, "expected memory, got none");
+    return at::empty({int64_t{1} << 58});
+  }
+
+  std::atomic<int64_t> failed_steps = 0;
+
+ private:
+  const std::shared_ptr<models::PagedModel> model_;
+  const Lacks lacks_;
+};
 
 struct Written {
   std::vector<int64_t> ids;

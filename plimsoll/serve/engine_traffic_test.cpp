@@ -120,7 +120,10 @@ TrafficCounts expect_traffic_has_bits_alone(const std::shared_ptr<models::PagedM
       if (traffic.number(0, 9) == 0) replies[static_cast<size_t>(traffic.number(0, i))]->cancel();
       if (traffic.number(0, 9) == 0) replies.back()->cancel();  // has hardly begun
     }
-    for (const auto& reply : replies) written.push_back(testing::read_all(*reply));
+    for (const auto& reply : replies) {
+      written.push_back(testing::read_all(*reply));
+      EXPECT_EQ(reply->error(), "");
+    }
     // A reply ends before the step that wrote its last token.
     while (engine.stats().texts.running > 0) std::this_thread::yield();
     counts.texts = engine.stats().texts;
@@ -323,6 +326,32 @@ TEST(EngineTraffic, TrafficOfEveryKindOfT5HasTheBitsOfEachRequestAlone) {
     models::testing::hold_codes(*codes, ops::CodeKind::kE4m3Rows);
     expect_traffic_has_bits_alone(codes, {.max_batch = 4}, 20, 9);
   }
+}
+
+// Steps of a few texts lack memory, and some of two; those of one never do.
+TEST(EngineTraffic, TrafficForWhoseStepsMemoryIsLackingHasTheBitsOfEachRequestAlone) {
+  const auto lacking = [](std::shared_ptr<models::PagedModel> model) {
+    return std::make_shared<testing::LittleMemory>(std::move(model),
+                                                   [steps = 0](std::span<const models::TextTokens> texts) mutable {
+                                                     return texts.size() > (++steps % 5 == 0 ? 1U : 3U);
+                                                   });
+  };
+  const auto decoder = testing::tiny_model(0);
+  const auto little = lacking(decoder);
+  const TrafficCounts counts = expect_traffic_has_bits_alone(
+      little, decoder->config.vocabulary, {.max_batch = 8}, 60, 60, {""},
+      [&](const Request& request) { return testing::written_alone(*decoder, request, {}); });
+  EXPECT_GT(little->failed_steps, 20);
+  EXPECT_GE(counts.texts.put_back, little->failed_steps) << "each step gives way to one with a text less";
+  EXPECT_EQ(counts.texts.used_pages, counts.texts.kept_pages);
+
+  models::T5ForConditionalGeneration t5 = models::testing::small_t5(models::testing::t5_kinds()[1]);
+  t5->to(at::kBFloat16);
+  const auto little_t5 = lacking(std::make_shared<models::PagedT5>(t5));
+  expect_traffic_has_bits_alone(little_t5, t5->config.vocab_size, {.max_batch = 8, .max_context = testing::kContext},
+                                60, 60, {""},
+                                [&](const Request& request) { return testing::written_alone(*t5, request); });
+  EXPECT_GT(little_t5->failed_steps, 20);
 }
 
 // A team leaves these steps to the layers.

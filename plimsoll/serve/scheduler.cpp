@@ -92,9 +92,9 @@ bool Scheduler::grow(ServedText& text) {
 }
 
 void Scheduler::put_back_newest() {
-  release(running_.back());
   waiting_.push_front(std::move(running_.back()));
   running_.pop_back();
+  release(waiting_.front());
   ++put_back_;
 }
 
@@ -119,7 +119,7 @@ bool Scheduler::is_being_read(const ServedText& text, int64_t pages) const {
 }
 
 bool Scheduler::admit() {
-  if (waiting_.empty() || std::ssize(running_) >= options_.max_batch) return false;
+  if (waiting_.empty() || std::ssize(running_) >= most_running_) return false;
   ServedText& text = waiting_.front();
   const std::vector<PagePool::Named> found = find_pages(text);
   if (is_being_read(text, std::ssize(found))) return false;
@@ -172,6 +172,18 @@ void Scheduler::end(ServedText& text) {
   name_full_pages(text);
   release(text);
   running_.remove_if([&](const ServedText& each) { return &each == &text; });
+  most_running_ = std::min(most_running_ + 1, options_.max_batch);
+}
+
+void Scheduler::retreat(std::span<const StepPart> parts, const std::string& error) {
+  if (parts.size() > 1) {
+    put_back_newest();
+    most_running_ = std::ssize(running_);
+    return;
+  }
+  const std::shared_ptr<Reply> reply = parts.front().text->reply;
+  end(*parts.front().text);
+  reply->finish(TextEnd::kInterrupted, error);
 }
 
 void Scheduler::fail(const std::string& error) {
@@ -180,6 +192,7 @@ void Scheduler::fail(const std::string& error) {
   waiting_.clear();
   running_.clear();
   pool_ = PagePool(options_.pages);
+  most_running_ = options_.max_batch;
 }
 
 SchedulerCounts Scheduler::counts() const {

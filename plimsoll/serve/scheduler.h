@@ -1,6 +1,7 @@
 // The choice of the texts that take the next step, and of how many tokens each: those that write take one, and texts that
 // are still to be read share the rest. Keys and values are in pages, and texts that begin alike have full ones in common.
-// When none is free, the newest text goes back to the queue, and what has been forgotten of it is read again later.
+// When none is free, or there was no memory for a step, the newest text goes back to the queue, and what has been forgotten
+// of it is read again later.
 #pragma once
 
 #include <cstdint>
@@ -67,12 +68,15 @@ class Scheduler {
  public:
   // memory: of options.pages pages.
   Scheduler(const SchedulerOptions& options, const models::TokenPages& memory)
-      : options_(options), empty_text_(memory.empty_text()), pool_(options.pages) {}
+      : options_(options), empty_text_(memory.empty_text()), pool_(options.pages), most_running_(options.max_batch) {}
 
   // A text for which there is no memory, std::bad_alloc, is not there afterwards.
   void add(Request request, std::shared_ptr<Reply> reply, ServedAdapter adapter = {});
   // The parts of the next step, with room for their tokens. Cancelled requests have gone; empty: nothing is to be done.
   std::vector<StepPart> plan();
+  // There was no memory for a step of these parts, whose caches are as they were before it. The newest text goes back to
+  // the queue, and no more than the others run; each end lets one more run. A text that was alone in the step ends, with this error.
+  void retreat(std::span<const StepPart> parts, const std::string& error);
   // The text has ended: its reply is the caller's to finish, its full pages are kept for texts that begin alike.
   void end(ServedText& text);
   // Ends every reply, with this error, and forgets all texts.
@@ -96,6 +100,7 @@ class Scheduler {
   const SchedulerOptions options_;
   const models::TokenCache empty_text_;
   PagePool pool_;
+  int64_t most_running_;  // fewer than max_batch after a step for which there was no memory
   std::deque<ServedText> waiting_;
   std::list<ServedText> running_;  // oldest first
   int64_t put_back_ = 0, read_tokens_ = 0, shared_tokens_ = 0;

@@ -187,6 +187,31 @@ TEST_F(SchedulerTest, CancelledRequestsGoBeforeTheNextStep) {
   EXPECT_EQ(scheduler.counts().used_pages, 1);
 }
 
+TEST_F(SchedulerTest, AfterAStepWithoutMemoryTheNewestWaitsUntilAnotherHasEnded) {
+  Scheduler scheduler = make(100);
+  for (int64_t i = 1; i <= 4; ++i) add(scheduler, ids(100 * i, 1));
+  EXPECT_EQ(step(scheduler).size(), 4U);
+  for (size_t left = 3; left >= 2; --left) {
+    scheduler.retreat(scheduler.plan(), "no memory");
+    EXPECT_EQ(step(scheduler).size(), left);
+  }
+  EXPECT_EQ(scheduler.counts().put_back, 2);
+  scheduler.end(*last_);
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {300, 3}, {400, 2}})) << "with one more than before, read again";
+  scheduler.retreat(scheduler.plan(), "no memory");
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}, {300, 1}}));
+}
+
+TEST_F(SchedulerTest, ATextThatIsAloneInAStepWithoutMemoryEnds) {
+  Scheduler scheduler = make(100);
+  const auto first = add(scheduler, ids(100, 600)), second = add(scheduler, ids(1000, 600));
+  scheduler.retreat(scheduler.plan(), "no memory");
+  EXPECT_FALSE(first->next());
+  EXPECT_EQ(first->error(), "no memory");
+  EXPECT_EQ(step(scheduler), (Parts{{1000, 512}}));
+  EXPECT_EQ(second->error(), "");
+}
+
 TEST_F(SchedulerTest, AnEncoderReadsAPromptWholeAndADecoderBeginsAtTheNextPage) {
   Scheduler scheduler = make(100, 8, /*decoder_start=*/3);
   add(scheduler, ids(100, 10));

@@ -73,15 +73,16 @@ void PagedT5::encode(const TextTokens& text) {
 
 const T5DistanceBias& PagedT5::bias_for(int64_t keys) {
   if (keys <= bias_.before) return bias_;
-  bias_ = {.before = std::max(keys, 2 * bias_.before)};
+  T5DistanceBias wider = {.before = std::max(keys, 2 * bias_.before)};
   at::Tensor bias;
   for (int64_t i = 0; i < config().num_decoder_layers; ++i) {
     T5AttentionImpl& attention = model_->decoder->block_at(static_cast<size_t>(i)).self_attention();
     if (!attention.relative_attention_bias.is_empty()) {
-      bias = model_->decoder->bias(attention, kMostTextRows, bias_.before);
+      bias = model_->decoder->bias(attention, kMostTextRows, wider.before);
     }
-    bias_.blocks.push_back(bias);
+    wider.blocks.push_back(bias);
   }
+  bias_ = std::move(wider);  // whole, or as it was where there is no memory
   return bias_;
 }
 

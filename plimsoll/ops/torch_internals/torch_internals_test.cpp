@@ -15,7 +15,9 @@
 #include <torch/library.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -26,6 +28,7 @@
 #include "plimsoll/ops/torch_internals/backward_pass.h"
 #include "plimsoll/ops/torch_internals/collective.h"
 #include "plimsoll/ops/torch_internals/free_key.h"
+#include "plimsoll/ops/torch_internals/lack_of_memory.h"
 #include "plimsoll/ops/torch_internals/node_pointer.h"
 #include "plimsoll/ops/torch_internals/replaced_kernels.h"
 #include "plimsoll/ops/torch_internals/saving.h"
@@ -335,6 +338,26 @@ TEST(Collective, TheResultOfOneIsWaitedForAndNoOtherIs) {
   wait_for_collective(c10::IValue(c10::intrusive_ptr<c10d::Work>(work)));
   EXPECT_EQ(work->waited, 1);
   wait_for_collective(c10::IValue(at::zeros({1})));
+}
+
+// -- lack_of_memory.h
+
+bool says_lack_of_memory(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return is_lack_of_memory(error);
+  }
+  ADD_FAILURE() << "expected an exception, got none";
+  return false;
+}
+
+TEST(LackOfMemory, TheAllocatorsErrorsSaySoAndOthersDoNot) {
+  EXPECT_TRUE(says_lack_of_memory([] { at::empty({int64_t{1} << 58}); }));
+  EXPECT_TRUE(says_lack_of_memory([] { throw std::bad_alloc(); }));
+  EXPECT_TRUE(says_lack_of_memory([] { TORCH_CHECK_WITH(OutOfMemoryError, false, "expected memory, got none"); }));
+  EXPECT_FALSE(says_lack_of_memory([] { at::ones({2, 3}).mm(at::ones({2, 3})); }));
+  EXPECT_FALSE(says_lack_of_memory([] { throw std::runtime_error("DefaultCPUAllocator: not enough memory"); }));
 }
 
 }  // namespace
