@@ -3,7 +3,7 @@
 import pytest
 from finetune_runs import chats, save_chats, save_model, write_lines
 from gauge_program import PROGRAM, gauge, write_ids
-from program import refused
+from program import plimsoll, refused
 from transformers import AutoTokenizer
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
@@ -47,6 +47,7 @@ def test_the_data_of_finetune_gauge_a_model_for_training(model, tmp_path):
     ("line", "expected"),
     [
         (b'{"words": "a"}', "expected input_ids, messages, prompt and completion, or text, got none of them"),
+        (b'{"text": "a", "input_ids": [5]}', "expected input_ids or text, got both"),
         (b'{"text": ""}', "text: expected a text, got an empty one"),
         (b'{"messages": [{"role": "robot", "content": "a"}]}', "got 'robot'"),
         (b'{"input_ids": [5, 1000000]}', "expected an array of ids from 0 to "),
@@ -57,9 +58,9 @@ def test_the_data_of_finetune_gauge_a_model_for_training(model, tmp_path):
 def test_a_line_that_is_no_input_is_named(model, tmp_path, line, expected):
     file = tmp_path / "lines.jsonl"
     file.write_bytes(b'{"text": "The sea"}\n\n' + line + b"\n")
-    words = ["gauge", "--model", model, "--out", tmp_path / "out", "--calibrate", file]
-    error = refused(*words)
-    assert error.startswith(f"plimsoll: {file}, line 3") and expected in error
+    result = plimsoll("gauge", "--model", model, "--out", tmp_path / "out", "--calibrate", file)
+    assert (result.returncode, result.stdout) == (1, ""), result
+    assert result.stderr.startswith(f"plimsoll: {file}, line 3") and expected in result.stderr
     assert list(tmp_path.iterdir()) == [file]
 
 

@@ -127,13 +127,18 @@ def test_broken_directories_are_one_line(model, name, tmp_path):
         (["generate", "--model", "{model}", "--input", "x", "--dtype", "fp4"], 2, "--dtype"),
         (["generate", "--model", "{model}", "--input", "{empty}"], 1, "expected at least one line"),
         (["generate", "--model", "{model}", "--input", "{bad}"], 1, "line 1: input_ids: expected an array of ids from 0 to 527"),
+        (["generate", "--model", "{model}", "--input", "{both}"], 1, "line 1: expected a text or input_ids, got both"),
         (["encode", "--model", "{model}", "--input", "x", "--out", "/nowhere/out"], 1, "/nowhere/out"),
     ],
 )
 def test_mistakes_are_one_line(model, arguments, code, expected, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     write_ids(tmp_path / "bad.jsonl", [[528]])
-    places = {"{model}": model, "{empty}": tmp_path / "empty.txt", "{bad}": tmp_path / "bad.jsonl"}
+    (tmp_path / "both.jsonl").write_text('{"text": "a", "input_ids": [5]}\n')
+    places = {
+        f"{{{name}}}": tmp_path / file for name, file in (("empty", "empty.txt"), ("bad", "bad.jsonl"), ("both", "both.jsonl"))
+    }
+    places["{model}"] = model
     done = run(*(places.get(argument, argument) for argument in arguments))
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith("plimsoll: ") and done.stderr.count("\n") == 1, done.stderr

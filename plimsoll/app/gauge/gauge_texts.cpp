@@ -30,7 +30,12 @@ class GaugeTextReader {
   Ids object(const std::string& line, const std::string& where) {
     const json object = io::parse_json(line, where);
     const tokenize::Fields fields(object, where);
-    if (!fields.at("input_ids").is_null()) return ids_of_member(object, "input_ids", where, texts_.vocabulary);
+    if (!fields.at("input_ids").is_null()) {
+      for (const char* other : {"messages", "completion", "text"}) {
+        if (!fields.at(other).is_null()) io::fail("{}: expected input_ids or {}, got both", where, other);
+      }
+      return ids_of_member(object, "input_ids", where, texts_.vocabulary);
+    }
     return placed(where, [&] {
       const auto encoded = encoder().object(fields);
       if (!encoded) {

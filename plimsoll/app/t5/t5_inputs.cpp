@@ -76,6 +76,7 @@ T5Example T5Texts::example_of_line(const std::string& line, const std::string& w
   }
   if (object.is_object() && object.contains("target")) example.target = target_of(object, where, vocabulary_);
   if (object.is_object() && object.contains("input_ids")) {
+    if (object.contains("text")) fail("{}: expected a text or input_ids, got both", where);
     example.input = ids_of_member(object, "input_ids", where, vocabulary_);
   } else if (object.is_object() && object.contains("text") && object.at("text").is_string()) {
     example.input = tokenizer().encode(object.at("text").get<std::string>());

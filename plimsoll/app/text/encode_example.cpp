@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "plimsoll/io/error.h"
 
@@ -17,6 +19,22 @@ std::string some_text(const Fields& fields, const char* key) {
   std::string text = fields.text(key);
   if (text.empty()) io::fail("{}: expected a text, got an empty one", fields.name_of(key));
   return text;
+}
+
+// Chats may repeat their first message as a prompt, which data sets do.
+void expect_one_kind(const Fields& fields) {
+  const auto has = [&](const char* key) { return !fields.at(key).is_null(); };
+  std::vector<std::string> kinds;
+  if (has("messages")) kinds.emplace_back("messages");
+  if (has("completion")) {
+    kinds.emplace_back("completion");
+  } else if (has("prompt") && !has("messages")) {
+    kinds.emplace_back("prompt");
+  }
+  if (has("text")) kinds.emplace_back("text");
+  if (kinds.size() < 2) return;
+  io::fail("{}: expected one of messages, prompt and completion, and text, got {} and {}", fields.name(), kinds[0],
+           kinds[1]);
 }
 
 std::vector<tokenize::ChatMessage> messages_in(const Fields& fields) {
@@ -86,6 +104,7 @@ ExampleEncoder::Encoded ExampleEncoder::text(const std::string& text) const {
 }
 
 std::optional<ExampleEncoder::Encoded> ExampleEncoder::object(const Fields& fields) {
+  expect_one_kind(fields);
   if (!fields.at("messages").is_null()) return chat(messages_in(fields));
   if (!fields.at("completion").is_null()) return pair(fields.text("prompt"), some_text(fields, "completion"));
   if (!fields.at("text").is_null()) return text(some_text(fields, "text"));
