@@ -137,6 +137,13 @@ def test_broken_files_are_named_in_one_line(model, text, expected, tmp_path):
     assert expected in done.stderr
 
 
+def test_an_empty_file_beside_others_is_named(model, data):
+    empty = data / "test" / "zoology_test.csv"
+    empty.write_text("")
+    done = run("--model", model[1], "--data", data)
+    assert done.returncode == 1 and done.stderr == f"plimsoll: {empty}: expected one question or more, got none\n"
+
+
 def test_a_directory_without_questions_is_named(model, tmp_path):
     done = run("--model", model[1], "--data", tmp_path)
     assert done.returncode == 1 and "expected test/SUBJECT_test.csv" in done.stderr

@@ -49,6 +49,7 @@ std::vector<MmluSubject> read_subjects(const fs::path& directory) {
     if (!file.ends_with(kEnding)) continue;
     MmluSubject subject{.name = file.substr(0, file.size() - kEnding.size()), .examples = {}, .questions = {}};
     subject.questions = read_questions(entry.path());
+    if (subject.questions.empty()) fail("{}: expected one question or more, got none", entry.path().native());
     const fs::path examples = directory / "dev" / (subject.name + "_dev.csv");
     if (fs::exists(examples)) subject.examples = read_questions(examples);
     subjects.push_back(std::move(subject));
