@@ -312,7 +312,7 @@ def test_errors_say_what_was_expected_and_leave_nothing(data, tmp_path):
         (("--model", tmp_path, "--data", data), 2, f"expected a Hugging Face directory, got {tmp_path} without config.json"),
     ):
         result = plimsoll("line", *words, "--out", tmp_path / "out")
-        assert result.returncode == code and expected in result.stderr, result.stdout + result.stderr
+        assert (result.returncode, result.stdout) == (code, "") and expected in result.stderr, result.stdout + result.stderr
         assert len(result.stderr.splitlines()) == 1, result.stderr
         assert not (tmp_path / "out").exists() and not (tmp_path / "out.partial").exists()
 

@@ -178,7 +178,7 @@ def test_errors_say_what_was_expected(lined, tokenizer, text, tmp_path):
         (("--model", source, "--data", text, "--out", tmp_path / "a", "--max-kl", -1), 2, "--max-kl"),
     ):
         result = plimsoll("line", *words)
-        assert result.returncode == code and expected in result.stderr, result.stdout + result.stderr
+        assert (result.returncode, result.stdout) == (code, "") and expected in result.stderr, result.stdout + result.stderr
         assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "a").exists() and not (tmp_path / "a.partial").exists()
 

@@ -213,8 +213,9 @@ json gauge_language_model(const GaugeOptions& options) {
   GaugedRanges as_read;
   {
     gauge::Calibration calibration(*source.model);
+    std::vector<at::Tensor> windows = read_windows(options, source);
     options.progress(has_inputs ? "values in FP32" : "weights");
-    inputs = observed({.windows = read_windows(options, source), .logits = {}, .check = options.check}, calibration,
+    inputs = observed({.windows = std::move(windows), .logits = {}, .check = options.check}, calibration,
                       source.vocabulary, directory.partial());
     as_read = ranges_of(*source.model, freedoms, has_inputs ? &calibration : nullptr);
   }

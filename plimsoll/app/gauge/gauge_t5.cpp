@@ -35,8 +35,10 @@ void ignore(const std::string&) {}
 
 constexpr int64_t kTextTokens = 64;  // of the text that is drawn where nothing is given to calibrate on
 
+// Says that it measures once the inputs serve.
 std::vector<models::T5Input> read_inputs(const GaugeOptions& options, models::T5ForConditionalGenerationImpl& model) {
   if (options.calibrate.empty()) {
+    options.progress("weights");
     at::manual_seed(0);
     T5Example drawn;
     const at::Tensor ids = at::randint(model.config.vocab_size, {kTextTokens}, at::kLong);
@@ -45,7 +47,9 @@ std::vector<models::T5Input> read_inputs(const GaugeOptions& options, models::T5
                         {.batch = 1, .max_new_tokens = options.max_new_tokens, .check = options.check});
   }
   T5Texts texts(options.model, model.config.vocab_size);
-  return t5_inputs_of(texts.read_examples(options.calibrate), model,
+  std::vector<T5Example> examples = texts.read_examples(options.calibrate);
+  options.progress("values in FP32");
+  return t5_inputs_of(std::move(examples), model,
                       {.batch = options.batch, .max_new_tokens = options.max_new_tokens, .check = options.check});
 }
 
@@ -162,7 +166,6 @@ json gauge_t5(const GaugeOptions& options) {
     models::T5ForConditionalGeneration model = models::load_t5(source, models::T5Dtype::kFp32, ignore);
     config = model->config;
     gauge::T5Calibration calibration(*model);
-    options.progress(options.calibrate.empty() ? "weights" : "values in FP32");
     {
       const watch::AuditedRun run("fp32");
       observed =

@@ -90,7 +90,6 @@ class Line {
 
   // The model in FP32, whose logits all formats are compared with.
   std::unique_ptr<LineModel> read_exact() {
-    options_.progress("fp32");
     const watch::AuditedRun run("fp32");
     std::unique_ptr<LineModel> exact = subject_->load_exact();
     text_ = std::make_unique<LineText>(*exact, *subject_, directory_.partial(), interrupt_);

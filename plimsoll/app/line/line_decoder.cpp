@@ -79,6 +79,7 @@ class DecoderLine : public LineSubject {
           "says how long they are, --tokens how much of the text they have",
           options_.data.native(), options_.context.value_or(tokens), tokens);
     }
+    options_.progress("fp32");
     for (const TokenWindow& window : windows_) targets_.push_back(window.targets);
     vocabulary_ = vocabulary_of(*model.model);
     return std::make_unique<DecoderLineModel>(std::move(model), windows_);

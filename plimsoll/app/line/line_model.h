@@ -52,8 +52,8 @@ class LineSubject {
  public:
   virtual ~LineSubject() = default;
 
-  // The model in FP32. The first call reads the samples, of which there are two or more. Throws UsageError, Error or
-  // io::Error.
+  // The model in FP32. The first call reads the samples, of which there are two or more, and says that it measures once
+  // they serve. Throws UsageError, Error or io::Error.
   virtual std::unique_ptr<LineModel> load_exact() = 0;
   // Tokens of each sample, int64: what comes after each that the model has read.
   virtual const std::vector<at::Tensor>& targets() const = 0;

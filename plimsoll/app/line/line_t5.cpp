@@ -150,6 +150,7 @@ class T5Line : public LineSubject {
     }
     models::T5ForConditionalGeneration model =
         models::load_t5(io::HuggingFaceDirectory(options_.model), WeightDtype::kFp32, options_.warn);
+    options_.progress("fp32");
     read_samples(examples, *model);
     return std::make_unique<T5LineModel>(std::move(model), samples_);
   }
