@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "plimsoll/app/error.h"
 
@@ -22,10 +23,14 @@ inline void expect_same_adapters(const nlohmann::json& theirs, const nlohmann::j
   if (theirs.is_null() || ours.is_null()) {
     refuse("checkpoint: expected a run of {}, got one of {}", kind(ours), kind(theirs));
   }
+  std::string expected, got;
   for (const auto& [name, value] : ours.items()) {
     const nlohmann::json found = theirs.value(name, nlohmann::json());
-    if (found != value) refuse("checkpoint: expected adapters with {} {}, got {}", name, value.dump(), found.dump());
+    if (found == value) continue;
+    expected += io::compose("{}{} {}", expected.empty() ? "" : ", ", name, value.dump());
+    got += io::compose("{}{} {}", got.empty() ? "" : ", ", name, found.dump());
   }
+  if (!expected.empty()) refuse("checkpoint: expected adapters with {}, got {}", expected, got);
 }
 
 }  // namespace plimsoll::app

@@ -147,8 +147,8 @@ def test_bases_of_fewer_bits_train_alone_and_by_two(model, data, alone, tmp_path
 
 def test_another_base_or_rank_does_not_resume(model, data, whole):
     for other, words in {
-        "--base=fp8": 'adapters with base "fp8", got "stored"',
-        "--lora=r=8": "adapters with alpha 16.0, got ",
+        "--base=fp8": 'adapters with base "fp8", got base "stored"',
+        "--lora=r=8": "adapters with alpha 16.0, r 8, got alpha ",
         "--full": "a run of a whole model, got one of adapters",
         "--context=32": "the examples and rows of the run, which --data, --context, ",
     }.items():
