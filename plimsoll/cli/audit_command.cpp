@@ -51,9 +51,8 @@ void print_audit(const watch::Audit& audit) {
     if (!row.reason.empty()) ++reasons[row.reason];
   }
   write_text(table.text());
-  write_line(fmt::format("{} rows, {:.4g} multiply-adds", audit.rows().size(), all / 2));
-  for (const auto& [reason, rows] : reasons)
-    write_line(fmt::format("{} {}: {}", rows, rows == 1 ? "row" : "rows", reason));
+  write_line(fmt::format("{}, {:.4g} multiply-adds", counted(std::ssize(audit.rows()), "row"), all / 2));
+  for (const auto& [reason, rows] : reasons) write_line(fmt::format("{}: {}", counted(rows, "row"), reason));
 }
 
 int print_differences(const AuditCommand& command) {

@@ -9,7 +9,9 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 TEST(Compare, EndsWithATableAndAFile) {
@@ -114,6 +116,17 @@ TEST(Compare, AFailedRunEndsItWithItsOneLine) {
   const Outcome outcome = run_program(run.arguments("compare", {"--out", run.file("out"), "--context", "100000"}));
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_EQ(std::count(outcome.error.begin(), outcome.error.end(), '\n'), 1) << outcome.error;
+}
+
+TEST(Compare, ALossThatIsNanIsPrintedWithoutASign) {
+  const TinyRun run;
+  // Steps of this size leave no weight finite.
+  const Outcome outcome = run_program(
+      run.arguments("compare", {"--out", run.file("out"), "--steps", "4", "--lr", "1e30", "--recipes", "fp32"}));
+  EXPECT_EQ(outcome.exit_code, 3);
+  EXPECT_THAT(outcome.output, HasSubstr("validation loss nan, "));
+  EXPECT_THAT(outcome.output, ContainsRegex("fp32 +nan "));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("-nan")));
 }
 
 class Trained : public testing::Test {

@@ -11,6 +11,7 @@
 #include "plimsoll/app/process/ranks.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/table.h"
 #include "plimsoll/cli/train_run.h"
@@ -27,11 +28,18 @@ std::string number_text(const json& run, const char* name, const char* form, dou
   return value.is_number() ? fmt::format(fmt::runtime(form), value.get<double>() / unit) : "-";
 }
 
+// JSON has no NaN: the validation loss of a run that diverged is null.
+std::string validation_loss_text(const json& run) {
+  const json& loss = run.at("final_val_loss");
+  if (loss.is_null()) return run.value("diverged", false) ? "nan" : "-";
+  return loss_text(loss.get<double>());
+}
+
 std::string table_of(const app::Comparison& comparison) {
   const auto baseline = comparison.results[comparison.baseline].at("recipe").get<std::string>();
   Table table({"recipe", "val loss", "vs " + baseline, "tokens/s", "saved MB", "peak MB"});
   for (const json& run : comparison.results) {
-    table.add({run.at("recipe").get<std::string>(), number_text(run, "final_val_loss", "{:.4f}"),
+    table.add({run.at("recipe").get<std::string>(), validation_loss_text(run),
                number_text(run, "difference_percent", "{:+.2f}%"), number_text(run, "tokens_per_s", "{:.0f}"),
                number_text(run, "saved_activation_bytes", "{:.1f}", 1e6),
                number_text(run, "peak_rss_bytes", "{:.0f}", 1e6)});
@@ -75,7 +83,8 @@ int run_models(const std::vector<std::filesystem::path>& models, const std::file
     table.add({tensor.name, or_none(tensor.first), or_none(tensor.second), figure(tensor.relative_l2),
                tensor.relative_l2 ? figure(tensor.largest) : "-"});
   }
-  fmt::print("{}{} tensors, {} of equal values; config.json: {}\n", table.text(), difference.tensors.size(), equal,
+  fmt::print("{}{}, {} of equal values; config.json: {}\n", table.text(),
+             counted(std::ssize(difference.tensors), "tensor"), equal,
              difference.config.empty() ? "equal" : fmt::format("differs in {}", fmt::join(difference.config, ", ")));
   return kExitOk;
 }

@@ -4,6 +4,7 @@
 
 #include "plimsoll/app/checkpoint/consolidate.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 
 namespace plimsoll::cli {
@@ -19,8 +20,8 @@ Command consolidate_command() {
                       {"section", "NAME", text(options->section), "model, optimizer or random"}},
           .run = [options](const nlohmann::json&) {
             const app::Consolidated done = app::consolidate(*options);
-            fmt::print("{}, written by {} {}: {} tensors, {:.1f} MB, are in {}\n", done.checkpoint.native(),
-                       done.world_size, done.world_size == 1 ? "process" : "processes", done.tensors,
+            fmt::print("{}, written by {}: {}, {:.1f} MB, are in {}\n", done.checkpoint.native(),
+                       counted(done.world_size, "process", "processes"), counted(done.tensors, "tensor"),
                        static_cast<double>(done.bytes) / 1e6, options->out.native());
             return kExitOk;
           }};

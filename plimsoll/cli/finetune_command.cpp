@@ -96,10 +96,13 @@ void print_plan(const app::FinetunePlan& plan) {
   write_line(fmt::format("examples   {} to train on, {} held out; {} cut, {} skipped", plan.training, plan.held_out,
                          plan.cut, plan.skipped));
   if (plan.joined > 0) {
-    write_line(fmt::format("           {} replies begin in a token that the text before them shares", plan.joined));
+    write_line(
+        fmt::format("           {} shares", counted(plan.joined, "reply begins in a token that the text before it",
+                                                    "replies begin in a token that the text before them")));
   }
   write_line(fmt::format("tokens     {} an epoch, {} of them count", plan.tokens, plan.counted));
-  write_line(fmt::format("steps      {} of {} rows of {} tokens an epoch", plan.steps, plan.rows, plan.context));
+  write_line(fmt::format("steps      {} of {} of {} an epoch", plan.steps, counted(plan.rows, "row"),
+                         counted(plan.context, "token")));
   if (plan.loss_scale) {
     const bool is_left = plan.loss_scale->kind != app::LossScale::Kind::kOfRecipe;
     write_line(fmt::format("loss scale {} by the certificate of the model{}, for {:.0f} tokens that count in a step",

@@ -14,6 +14,7 @@
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/json_lines.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/table.h"
@@ -47,9 +48,9 @@ void print(const std::vector<app::TensorReport>& reports) {
                bits(statistics.headroom_bits(Format::kE5m2)), bits(statistics.headroom_bits(Format::kFp16))});
   }
   fmt::print(
-      "{}{} tensors, {:.2f} M values. The last three columns: headroom in bits, log2(largest value of the format / amax), "
+      "{}{}, {:.2f} M values. The last three columns: headroom in bits, log2(largest value of the format / amax), "
       "unscaled.\n",
-      table.text(), reports.size(), static_cast<double>(values) / 1e6);
+      table.text(), counted(std::ssize(reports), "tensor"), static_cast<double>(values) / 1e6);
 }
 
 void add_shares(std::vector<std::string>& row, const std::optional<app::FourBitShares>& shares) {
@@ -75,7 +76,7 @@ void print_four_bits(const std::vector<app::TensorReport>& reports) {
   fmt::print(
       "\n{}{} as codes in blocks along rows: values beyond the largest code, values that become zero, and blocks that do "
       "as a whole. Of codes in the file: the largest codes, zeros, and blocks of zeros.\n",
-      table.text(), matrices == 1 ? "1 matrix" : fmt::format("{} matrices", matrices));
+      table.text(), counted(matrices, "matrix", "matrices"));
 }
 
 void expect_finite(const std::vector<app::TensorReport>& reports) {

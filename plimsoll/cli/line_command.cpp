@@ -50,8 +50,8 @@ void print_formats(const json& line) {
                shown(entry.at("logits_kl"), "{:.3g}"), shown(entry.at("logits_kl_p999"), "{:.3g}"),
                shown(entry.at("top1_agreement"), "{:.4f}"), shown(entry.at("bytes_per_weight"), "{:.2f}")});
   }
-  fmt::print("{}against fp32, on {} tokens held out; holds: a mean KL of at most {} nats\n", table.text(),
-             line.at("tokens").at("held_out").get<int64_t>(), line.at("max_kl").get<double>());
+  fmt::print("{}against fp32, on {} held out; holds: a mean KL of at most {} nats\n", table.text(),
+             counted(line.at("tokens").at("held_out").get<int64_t>(), "token"), line.at("max_kl").get<double>());
 }
 
 void print_values(const json& line) {
@@ -73,9 +73,10 @@ void print_plan(const json& line) {
   const auto wide =
       std::ranges::count_if(products, [](const json& each) { return each.at("high_precision").get<bool>(); });
   const auto before = static_cast<int64_t>(names.size()) - wide;  // a plan that the source had
-  fmt::print("plan: {} of {} products stay in BF16{}, {:.1f} % of the weights are codes, {} measurements\n", wide,
-             products.size(), before > 0 ? fmt::format(" beside {} of the source's plan", before) : std::string(),
-             100 * plan.at("narrow_share").get<double>(), plan.at("measurements").get<int64_t>());
+  fmt::print("plan: {} of {} products stay in BF16{}, {:.1f} % of the weights are codes, {}\n", wide, products.size(),
+             before > 0 ? fmt::format(" beside {} of the source's plan", before) : std::string(),
+             100 * plan.at("narrow_share").get<double>(),
+             counted(plan.at("measurements").get<int64_t>(), "measurement"));
   for (const json& name : names) write_line("  " + name.get<std::string>());
 }
 

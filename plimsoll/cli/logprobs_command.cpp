@@ -29,12 +29,12 @@ struct LogprobsCommand {
 int print_logprobs_difference(const std::vector<std::filesystem::path>& files) {
   const app::LogprobsDifference difference = app::logprobs_difference(files[0], files[1]);
   if (!difference.first) {
-    write_line(fmt::format("{} tokens, all equal", difference.tokens));
+    write_line(fmt::format("{}, all equal", counted(difference.tokens, "token")));
     return kExitOk;
   }
-  write_line(fmt::format("{} of {} tokens differ, token {} first; largest {:.3g} nats, mean of all {:.3g}",
-                         difference.different, difference.tokens, *difference.first, difference.largest,
-                         difference.mean));
+  write_line(fmt::format("{} of {} differ, token {} first; largest {:.3g} nats, mean of all {:.3g}",
+                         difference.different, counted(difference.tokens, "token"), *difference.first,
+                         difference.largest, difference.mean));
   return kExitFailed;
 }
 
@@ -56,8 +56,8 @@ int run_logprobs(LogprobsCommand& command) {
     sum += token.log_probability;
   }
   audit.write();
-  write_line(
-      fmt::format("{} tokens, perplexity {:.6g}", tokens.size(), std::exp(-sum / static_cast<double>(tokens.size()))));
+  write_line(fmt::format("{}, perplexity {:.6g}", counted(std::ssize(tokens), "token"),
+                         std::exp(-sum / static_cast<double>(tokens.size()))));
   if (!std::isfinite(sum)) app::report_not_finite("logprobs: expected finite log probabilities, got Inf or NaN");
   return kExitOk;
 }

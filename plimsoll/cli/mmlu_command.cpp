@@ -7,6 +7,7 @@
 #include "plimsoll/app/t5/mmlu.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/table.h"
@@ -43,9 +44,9 @@ void print_mmlu(const json& result, const std::vector<models::T5Dtype>& dtypes) 
                interval_text(accuracy),
                percent(result.at("dtypes").at(dtype).at("agreement").at("share").get<double>())});
   }
-  fmt::print("{}{} questions, {} examples before each, fewer before {}\n", table.text(),
-             result.at("questions").get<int64_t>(), result.at("shots").get<int64_t>(),
-             result.at("shortened").get<int64_t>());
+  fmt::print("{}{}, {} before each, fewer before {}\n", table.text(),
+             counted(result.at("questions").get<int64_t>(), "question"),
+             counted(result.at("shots").get<int64_t>(), "example"), result.at("shortened").get<int64_t>());
 }
 
 int run_mmlu(const MmluCommand& command) {
@@ -59,8 +60,8 @@ int run_mmlu(const MmluCommand& command) {
     const std::string dtype(recipe::name_of(kMmluDtypes, value));
     const auto unanswered = result.at("dtypes").at(dtype).at("no_answer").get<int64_t>();
     if (unanswered > 0) {
-      app::report_not_finite("mmlu: expected finite logits in {}, got Inf or NaN for {} of {} questions", dtype,
-                             unanswered, result.at("questions").get<int64_t>());
+      app::report_not_finite("mmlu: expected finite logits in {}, got Inf or NaN for {} of {}", dtype, unanswered,
+                             counted(result.at("questions").get<int64_t>(), "question"));
     }
   }
   return kExitOk;

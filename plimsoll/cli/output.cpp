@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "plimsoll/app/error.h"
@@ -25,6 +26,13 @@ void write_text(std::string_view text) { expect_written(put(text) && std::fflush
 void write_line(std::string_view text) { expect_written(put(text) && std::putchar('\n') != EOF); }
 
 void expect_all_written() { expect_written(std::fflush(stdout) == 0 && std::ferror(stdout) == 0); }
+
+std::string counted(int64_t count, std::string_view one, std::string_view several) {
+  if (count == 1) return fmt::format("1 {}", one);
+  return several.empty() ? fmt::format("{} {}s", count, one) : fmt::format("{} {}", count, several);
+}
+
+std::string loss_text(double loss) { return fmt::format("{:.4f}", std::isnan(loss) ? std::abs(loss) : loss); }
 
 std::string harmless(std::string_view text) {
   if (isatty(STDOUT_FILENO) == 0) return std::string(text);

@@ -14,6 +14,7 @@
 #include "plimsoll/app/train/trained_model.h"
 #include "plimsoll/cli/audit_option.h"
 #include "plimsoll/cli/commands.h"
+#include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/report_option.h"
 #include "plimsoll/cli/table.h"
@@ -72,8 +73,8 @@ void print_parity(const json& result, const std::vector<models::T5Dtype>& dtypes
                cell(entry, "logits_kl"), cell(entry, "top1_agreement"), cell(entry, "string_match"),
                cell(entry, "accuracy"), least_headroom(entry)});
   }
-  fmt::print("{}{} inputs, {} decoder tokens, each dtype against fp32\n", table.text(),
-             result.at("inputs").get<int64_t>(), result.at("decoder_tokens").get<int64_t>());
+  fmt::print("{}{}, {}, each dtype against fp32\n", table.text(), counted(result.at("inputs").get<int64_t>(), "input"),
+             counted(result.at("decoder_tokens").get<int64_t>(), "decoder token"));
 }
 
 void print_text_parity(const json& result, const std::vector<models::WeightDtype>& dtypes) {
@@ -91,7 +92,7 @@ void print_text_parity(const json& result, const std::vector<models::WeightDtype
     const std::string dtype(recipe::name_of(kParityDtypes, value));
     add(dtype, result.at("dtypes").at(dtype));
   }
-  fmt::print("{}{} tokens, each dtype {}against fp32{}\n", table.text(), result.at("tokens").get<int64_t>(),
+  fmt::print("{}{}, each dtype {}against fp32{}\n", table.text(), counted(result.at("tokens").get<int64_t>(), "token"),
              has_other ? "of " + result.at("model").get<std::string>() + " " : "",
              has_other ? " of " + result.at("against").get<std::string>() + ", the reference" : "");
 }

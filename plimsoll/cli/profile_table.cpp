@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "plimsoll/cli/output.h"
 #include "plimsoll/cli/table.h"
 
 namespace plimsoll::cli {
@@ -35,9 +36,9 @@ std::string profile_text(const app::ProfileReport& report) {
                or_dash(known, fmt::format("{:.0f}%", 100 * row.share_of_limit)),
                or_dash(known, fmt::format("{:.1f}", 1e3 * row.gigabytes))});
   }
-  return fmt::format("profile of {} steps, {:.1f} ms each; named ops account for {:.1f}%\n{}{}", report.steps,
-                     1e3 * report.step_seconds, 100 * report.accounted_share, table.text(),
-                     collectives_text(report.collectives));
+  return fmt::format("profile of {}, {:.1f} ms each; named ops account for {:.1f}%\n{}{}",
+                     counted(report.steps, "step"), 1e3 * report.step_seconds, 100 * report.accounted_share,
+                     table.text(), collectives_text(report.collectives));
 }
 
 }  // namespace plimsoll::cli

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "plimsoll/cli/output.h"
+
 namespace plimsoll::cli {
 namespace {
 
@@ -15,9 +17,6 @@ constexpr const char* kRewrite = "\r\x1b[K";  // back to the start of the line, 
 
 // A tensor scaled to the edge of its format has a headroom of 0, give or take a rounding.
 double without_minus_zero(double bits) { return std::abs(bits) < 0.05 ? 0.0 : bits; }
-
-// The processor's own NaN has its sign bit set, and would be printed as -nan.
-double without_sign_of_nan(double value) { return std::isnan(value) ? std::abs(value) : value; }
 
 }  // namespace
 
@@ -57,9 +56,9 @@ double Progress::seconds_left(const app::StepRecord& record) const {
 }
 
 std::string Progress::describe(const app::StepRecord& record) const {
-  std::string line = fmt::format("{}  step {}/{}  loss {:.4f}", label_, record.step, record.steps,
-                                 without_sign_of_nan(record.result.loss));
-  if (record.val_loss) line += fmt::format("  val {:.4f}", without_sign_of_nan(*record.val_loss));
+  std::string line =
+      fmt::format("{}  step {}/{}  loss {}", label_, record.step, record.steps, loss_text(record.result.loss));
+  if (record.val_loss) line += fmt::format("  val {}", loss_text(*record.val_loss));
   line += fmt::format("  {:.0f} tokens/s  ETA {}", record.tokens_per_s, clock_text(seconds_left(record)));
   if (record.result.headroom_bits)
     line += fmt::format("  headroom {:.1f} bits", without_minus_zero(*record.result.headroom_bits));

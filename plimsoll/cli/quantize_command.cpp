@@ -53,10 +53,11 @@ int run_quantize(QuantizeCommand& command) {
     sizes->write(to_json(summary).dump(2) + "\n");
     sizes->commit();
   }
-  write_line(fmt::format(
-      "{}: {} matrices as codes of {:.4g} bits an element, {:.2f} MB of weights in place of {:.2f} MB, {:.1f} s",
-      command.options.out.native(), summary.matrices, summary.bits(), static_cast<double>(summary.bytes_after) / 1e6,
-      static_cast<double>(summary.bytes_before) / 1e6, summary.seconds));
+  write_line(
+      fmt::format("{}: {} as codes of {:.4g} bits an element, {:.2f} MB of weights in place of {:.2f} MB, {:.1f} s",
+                  command.options.out.native(), counted(summary.matrices, "matrix", "matrices"), summary.bits(),
+                  static_cast<double>(summary.bytes_after) / 1e6, static_cast<double>(summary.bytes_before) / 1e6,
+                  summary.seconds));
   return kExitOk;
 }
 

@@ -49,7 +49,8 @@ void show_data(const app::FinetuneOptions& options) {
   const app::FinetuneData data = app::read_finetune_data(options, *tokenizer);
   app::JsonLines lines = app::JsonLines::create(options.run.json);
   for (const app::Example* example : data.examples->first(static_cast<size_t>(options.show_data))) {
-    write_line(fmt::format("{}: {} tokens, {} count", example->place, example->tokens.size(), example->counted()));
+    write_line(fmt::format("{}: {}, {} count", example->place, counted(std::ssize(example->tokens), "token"),
+                           example->counted()));
     write_line(marked(*example, *tokenizer, marks()));
     lines.write({{"place", example->place}, {"tokens", example->tokens}, {"counts", example->counts}});
   }

@@ -11,6 +11,7 @@
 #include "plimsoll/app/process/ranks.h"
 #include "plimsoll/app/train/train.h"
 #include "plimsoll/cli/command.h"
+#include "plimsoll/cli/output.h"
 #include "plimsoll/cli/profile_table.h"
 #include "plimsoll/cli/progress.h"
 #include "plimsoll/cli/report_errors.h"
@@ -61,16 +62,16 @@ int print_training(const app::TrainOptions& options, const Training& training) {
   }
   if (!app::speaks(options)) return app::is_finite(*summary) ? kExitOk : kExitNotFinite;
   fmt::print(
-      "{}  done: {} steps, {:.2f} M parameters, {}{:.0f} tokens/s, {:.1f} MB saved for backward, "
+      "{}  done: {}, {:.2f} M parameters, {}{:.0f} tokens/s, {:.1f} MB saved for backward, "
       "peak memory {:.0f} MB\n",
-      summary->recipe, summary->steps, static_cast<double>(summary->parameters) / 1e6,
-      summary->final_val_loss ? fmt::format("validation loss {:.4f}, ", *summary->final_val_loss) : "",
+      summary->recipe, counted(summary->steps, "step"), static_cast<double>(summary->parameters) / 1e6,
+      summary->final_val_loss ? fmt::format("validation loss {}, ", loss_text(*summary->final_val_loss)) : "",
       summary->tokens_per_s, static_cast<double>(summary->saved_activation_bytes) / 1e6,
       static_cast<double>(summary->peak_rss_bytes) / 1e6);
   if (profile) fmt::print("{}", profile_text(*profile));
   if (!app::is_finite(*summary)) {
-    app::report_not_finite("{}: diverged: expected a finite loss after {} steps, got Inf or NaN in {}", summary->recipe,
-                           summary->steps,
+    app::report_not_finite("{}: diverged: expected a finite loss after {}, got Inf or NaN in {}", summary->recipe,
+                           counted(summary->steps, "step"),
                            std::isfinite(summary->final_val_loss.value_or(0)) ? "training" : "validation");
   }
   return kExitOk;
