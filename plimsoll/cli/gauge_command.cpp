@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plimsoll/app/error.h"
@@ -23,6 +24,8 @@ namespace plimsoll::cli {
 namespace {
 
 using nlohmann::json;
+
+constexpr std::string_view kBatchOption = "--batch";
 
 constexpr size_t kRows = 8;  // of the tensors with least headroom
 
@@ -78,21 +81,22 @@ void print_search(const json& certificate) {
     return search.at(member).is_null() ? std::string("Inf or NaN")
                                        : fmt::format("{:.2g}", search.at(member).get<double>());
   };
-  fmt::print("search: {} exponents measured on {} tokens; relative L2 of the {} {}, with those by amaxes alone {}\n",
-             search.at("measurements").get<int64_t>(), search.at("input_tokens").get<int64_t>(),
+  fmt::print("search: {} measured on {}; relative L2 of the {} {}, with those by amaxes alone {}\n",
+             counted(search.at("measurements").get<int64_t>(), "exponent"),
+             counted(search.at("input_tokens").get<int64_t>(), "token"),
              fmt::join(search.at("of").get<std::vector<std::string>>(), " plus of the "), error("relative_l2"),
              error("by_amaxes_relative_l2"));
 }
 
 void print_train(const json& train) {
-  const auto targets = train.at("targets_a_step").get<int64_t>();
+  const std::string targets =
+      counted(train.at("targets_a_step").get<int64_t>(), "token that counts", "tokens that count");
   if (train.at("loss_scale").is_null()) {
-    fmt::print("train: FP16's gradients are Inf or NaN without a loss scale, for {} tokens that count in a step\n",
-               targets);
+    fmt::print("train: FP16's gradients are Inf or NaN without a loss scale, for {} in a step\n", targets);
     return;
   }
   const auto scale = train.at("loss_scale").get<double>();
-  fmt::print("train: {} for {} tokens that count in a step; relative L2 of the gradients {:.2g}\n",
+  fmt::print("train: {} for {} in a step; relative L2 of the gradients {:.2g}\n",
              scale == 1 ? "no loss scale is needed" : fmt::format("a loss scale of {} is left", scale), targets,
              train.at("gradients_relative_l2").get<double>());
 }
@@ -100,9 +104,10 @@ void print_train(const json& train) {
 void print(const json& certificate, const app::GaugeOptions& options) {
   print_headroom(certificate);
   print_channels(certificate);
-  const auto below = certificate.at("below_headroom").size();
-  if (below > 0)
-    fmt::print("{} tensors have less than {} bits; the certificate names them\n", below, options.headroom_bits);
+  if (const auto below = std::ssize(certificate.at("below_headroom")); below > 0) {
+    fmt::print("{} less than {}; the certificate names {}\n", counted(below, "tensor has", "tensors have"),
+               counted(options.headroom_bits, "bit"), below == 1 ? "it" : "them");
+  }
   print_search(certificate);
   if (certificate.contains("train")) print_train(certificate.at("train"));
   const json& fp16 = certificate.at("fp16");
@@ -134,8 +139,10 @@ void expect_options_of(const GaugeCommand& command) {
   if (!others.empty()) {
     app::refuse("{}: expected a {}, got {}", others.front(), is_decoder ? "T5" : "decoder-only model", model.native());
   }
-  if (!command.of_decoder.empty() && command.options.calibrate.empty()) {
-    app::refuse("gauge: expected --calibrate beside {}", command.of_decoder.front());
+  std::vector<std::string> of_inputs = command.of_decoder;
+  if (std::ranges::find(command.of_t5, kBatchOption) != command.of_t5.end()) of_inputs.emplace_back(kBatchOption);
+  if (!of_inputs.empty() && command.options.calibrate.empty()) {
+    app::refuse("gauge: expected --calibrate beside {}", of_inputs.front());
   }
 }
 

@@ -27,6 +27,8 @@ struct GenerateCommand {
   app::TextModelOptions model;
   std::optional<std::string> prompt, system;
   bool chat = false;
+  std::vector<std::string> models,
+      lengths;  // options of --model and of --tokens, by each of their names, that were typed
   std::optional<int64_t> tokens, top_k;
   std::optional<double> temperature, top_p, repetition_penalty;
   app::WritingOptions writing;
@@ -78,7 +80,7 @@ class Output {
 
   void report() const {
     if (!not_finite_) return;
-    app::report_not_finite("generate: expected finite logits, got Inf or NaN after {} tokens", *not_finite_);
+    app::report_not_finite("generate: expected finite logits, got Inf or NaN after {}", counted(*not_finite_, "token"));
   }
 
  private:
@@ -138,7 +140,14 @@ void fill_sampling(GenerateCommand& command, const models::GenerationDefaults& d
   if (command.repetition_penalty) command.writing.rules.repetition_penalty = *command.repetition_penalty;
 }
 
+// An option has two names, of which one was typed, or none.
+void expect_one_name(const std::vector<std::string>& typed) {
+  if (typed.size() > 1) app::refuse("generate: expected {} or {}, got both", typed[0], typed[1]);
+}
+
 int run_generate(GenerateCommand& command) {
+  expect_one_name(command.models);
+  expect_one_name(command.lengths);
   if (command.system && !command.chat) app::refuse("--system: expected --chat, too");
   for (const std::string& stop : command.writing.stops) {
     if (stop.empty()) app::refuse("--stop: expected a text, got nothing");
@@ -171,9 +180,10 @@ Command generate_command() {
       .name = "generate",
       .summary = "Write text with a model, or chat with it",
       .options =
-          {{"model", "DIR", path(command->model.path, PathMust::kExist),
+          {{"model", "DIR", noted(path(command->model.path, PathMust::kExist), command->models),
             "a Hugging Face directory, a run's directory, or one of its checkpoints", Need::kRequired},
-           {"checkpoint", "DIR", path(command->model.path, PathMust::kExist), "another name of --model"},
+           {"checkpoint", "DIR", noted(path(command->model.path, PathMust::kExist), command->models),
+            "another name of --model"},
            {"dtype", "NAME", choice(command->model.dtype, models::kWeightDtypes),
             "of a Hugging Face model's weights: stored, fp32, bf16, fp16, or codes: fp8, nvfp4 or mxfp4"},
            {"adapter", "DIR", path(command->model.adapter, PathMust::kExist),
@@ -185,9 +195,10 @@ Command generate_command() {
             "talk with the model: messages are lines of standard input, /reset forgets them; Ctrl-C stops a reply, "
             "Ctrl-D ends the chat"},
            {"system", "TEXT", text(command->system), "what a chat begins with"},
-           {"tokens", "N", integer(command->tokens, kFromZero),
+           {"tokens", "N", noted(integer(command->tokens, kFromZero), command->lengths),
             "to write at most (200); chat: of each reply (as many as the model sees)"},
-           {"max-new-tokens", "N", integer(command->tokens, kFromZero), "another name of --tokens"},
+           {"max-new-tokens", "N", noted(integer(command->tokens, kFromZero), command->lengths),
+            "another name of --tokens"},
            {"stop", "TEXT...", texts(writing->stops), "texts that end what is written, and are not shown"},
            {"temperature", "X", number(command->temperature, {.from = 0, .to = 1000}),
             "of the draws; 0: always the likeliest. What is not given, of this and the next three, is as the model's "

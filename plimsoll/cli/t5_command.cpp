@@ -49,8 +49,8 @@ struct NotFiniteInputs {
   }
   void report(std::string_view task) const {
     if (count == 0) return;
-    app::report_not_finite("t5 {}: expected finite results, got Inf or NaN for {} inputs, the first is input {}", task,
-                           count, first);
+    app::report_not_finite("t5 {}: expected finite results, got Inf or NaN for {}, the first is input {}", task,
+                           counted(count, "input"), first);
   }
 };
 
@@ -72,8 +72,8 @@ void score(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& bad
     const double mean = score.log_probability / static_cast<double>(score.tokens);
     bad.add(score.input, std::isfinite(score.log_probability));
     lines.write({{"input", score.input}, {"tokens", score.tokens}, {"log_probability", score.log_probability}});
-    write_line(fmt::format("log probability {:.6g} over {} tokens, {:.6g} a token", score.log_probability, score.tokens,
-                           mean));
+    write_line(fmt::format("log probability {:.6g} over {}, {:.6g} a token", score.log_probability,
+                           counted(score.tokens, "token"), mean));
   });
 }
 
@@ -82,7 +82,8 @@ void encode(const T5Command& command, app::JsonLines& lines, NotFiniteInputs& ba
     bad.add(encoding.input, std::isfinite(encoding.rms) && std::isfinite(encoding.amax));
     lines.write(
         {{"input", encoding.input}, {"tokens", encoding.tokens}, {"rms", encoding.rms}, {"amax", encoding.amax}});
-    write_line(fmt::format("{} tokens, rms {:.4g}, amax {:.4g}", encoding.tokens, encoding.rms, encoding.amax));
+    write_line(
+        fmt::format("{}, rms {:.4g}, amax {:.4g}", counted(encoding.tokens, "token"), encoding.rms, encoding.amax));
   });
 }
 
@@ -120,6 +121,14 @@ void refuse_other_tasks(Task task, const nlohmann::json& given, const nlohmann::
     if (its_task == task || given.value(key, nlohmann::json()) == defaults.value(key, nlohmann::json())) continue;
     app::refuse("t5 {}: expected no --{}, which is of t5 {}", recipe::name_of(kTasks, std::optional(task)), name,
                 recipe::name_of(kTasks, std::optional(its_task)));
+  }
+}
+
+// Options of the beams change nothing without any.
+void expect_beams(const nlohmann::json& given, const nlohmann::json& defaults) {
+  if (given.at("beams") != 1) return;
+  for (const char* name : {"length-penalty", "early-stopping"}) {
+    if (given.at(name) != defaults.at(name)) app::refuse("t5: expected --beams of 2 or more beside --{}, got 1", name);
   }
 }
 
@@ -211,6 +220,7 @@ Command t5_command() {
       .run = {}};
   result.run = [command, defaults = configuration(result.options)](const nlohmann::json& given) {
     refuse_other_tasks(*command->task, given, defaults);
+    expect_beams(given, defaults);
     return run_t5(*command);
   };
   return result;

@@ -23,8 +23,10 @@ Field first_model(app::TrainOptions& options) {
                 std::error_code ignored;
                 const bool is_directory = std::filesystem::is_directory(typed.back(), ignored);
                 options.source.clear();
+                options.preset.clear();
                 if (std::find(known.begin(), known.end(), typed.back()) != known.end()) {
                   names.set(label, typed);
+                  options.preset = typed.back();
                 } else if (is_directory) {
                   options.source = typed.back();
                 } else {
@@ -32,8 +34,11 @@ Field first_model(app::TrainOptions& options) {
                   app::refuse("{}", recipe::unknown_name(label, typed.back(), known));
                 }
               },
-          .get = [&options,
-                  names] { return options.source.empty() ? names.get() : nlohmann::json(options.source.native()); }};
+          .get =
+              [&options, names] {
+                if (!options.source.empty()) return nlohmann::json(options.source.native());
+                return options.config_of.empty() || !options.preset.empty() ? names.get() : nlohmann::json();
+              }};
 }
 
 }  // namespace
@@ -51,7 +56,7 @@ std::vector<Option> train_table(app::TrainOptions& options, std::filesystem::pat
       {"model", "NAME|DIR", first_model(options),
        "sizes of a new model of bytes: tiny, small or gpt2; or a Hugging Face directory, whose model is trained on"},
       {"config-of", "DIR", path(options.config_of, PathMust::kExist),
-       "a Hugging Face directory, for a new model with its config and tokenizer"},
+       "a Hugging Face directory, for a new model with its config and tokenizer, instead of --model"},
       {"layers", "N", integer(options.layers, kLayers), "instead of the model's"},
       {"dim", "N", integer(options.dim, kSizes), "instead of the model's"},
       {"heads", "N", integer(options.heads, kSizes), "instead of the model's; divides dim"},

@@ -56,7 +56,7 @@ def test_the_program_warns_on_stderr(beyond, tmp_path):
     assert done.returncode == 3  # what is computed with them is not finite
     warning, error = done.stderr.splitlines()
     assert re.fullmatch(rf"plimsoll: warning: .*: {SAID.format(name)}", warning), warning
-    assert error == "plimsoll: t5 generate: expected finite results, got Inf or NaN for 1 inputs, the first is input 0"
+    assert error == "plimsoll: t5 generate: expected finite results, got Inf or NaN for 1 input, the first is input 0"
     parity = subprocess.run(
         [PROGRAM, "parity", "--model", folder, "--dtypes", name, "--data", tmp_path / "in.jsonl"],
         capture_output=True,

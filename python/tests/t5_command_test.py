@@ -136,7 +136,7 @@ def test_logits_that_are_not_finite_are_exit_3_and_one_line(model, tmp_path, opt
     file = write_ids(tmp_path / "in.jsonl", [[5, 6, 1], [5, 7, 1]])
     done = run("generate", "--model", copied, "--input", file, "--max-new-tokens", 2, *options)
     assert done.returncode == 3, done
-    assert done.stderr == "plimsoll: t5 generate: expected finite results, got Inf or NaN for 1 inputs, the first is input 1\n"
+    assert done.stderr == "plimsoll: t5 generate: expected finite results, got Inf or NaN for 1 input, the first is input 1\n"
     watched = run("generate", "--model", copied, "--input", file, "--max-new-tokens", 2, "--watch", "guard", *options)
     assert watched.returncode == 3 and watched.stderr.startswith("watch guard: ") and watched.stderr.endswith(done.stderr)
 

@@ -11,8 +11,9 @@ namespace plimsoll::app {
 
 std::optional<std::filesystem::path> hugging_face_directory(const TrainOptions& options) {
   if (options.source.empty() && options.config_of.empty()) return std::nullopt;
-  if (!options.source.empty() && !options.config_of.empty()) {
-    refuse("--config-of: expected no directory in --model, got {}", options.source.native());
+  if (!options.config_of.empty() && (!options.source.empty() || !options.preset.empty())) {
+    refuse("--config-of: expected no --model, got {}",
+           options.preset.empty() ? options.source.native() : options.preset);
   }
   if (options.layers || options.dim || options.heads) {
     refuse("--layers, --dim, --heads: expected none, config.json has the model's sizes");

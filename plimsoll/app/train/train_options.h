@@ -50,6 +50,7 @@ struct TrainOptions {
   // Hugging Face directories, instead of the named model: with weights and tokenizer, or config and tokenizer of a new
   // model. Empty: none.
   std::filesystem::path source, config_of;
+  std::string preset;  // name of the model, where one was typed
 
   int64_t steps = 300;
   int64_t batch = 16;      // sequences in a forward pass
