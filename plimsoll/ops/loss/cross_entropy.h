@@ -43,7 +43,8 @@ struct LinearCrossEntropyOptions {
 //
 // Gradients, where they are wanted, are computed by the forward pass and kept until backward multiplies them by the
 // incoming gradient: that of hidden in the dtype of the logits, that of weight in fp32, summed over the chunks in
-// order. On a CUDA device products are torch's; targets are as in cross_entropy.
+// order. A row whose target is ignored is not multiplied at all: only the rows that count make up the chunks. On a CUDA device products are
+// torch's, of all rows; targets are as in cross_entropy.
 at::Tensor linear_cross_entropy(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets,
                                 const LinearCrossEntropyOptions& options, at::ScalarType dtype);
 

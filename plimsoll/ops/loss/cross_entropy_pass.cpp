@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -177,6 +178,21 @@ Terms logits_terms(const at::Tensor& logits, const at::Tensor& targets, const st
                         .label_smoothing = label_smoothing});
 }
 
+// The rows whose targets count, int64 [rows]. Undefined where all do, and on a device, whose targets the host does not read.
+at::Tensor rows_that_count(const Terms& terms) {
+  if (!terms.is_on_cpu()) return {};
+  const int64_t* targets = terms.targets.const_data_ptr<int64_t>();
+  const int64_t all = terms.targets.numel();
+  const int64_t ignored = std::count(targets, targets + all, terms.ignore_index);
+  if (ignored == 0) return {};
+  at::Tensor result = at::empty({all - ignored}, terms.targets.options());
+  int64_t* next = result.mutable_data_ptr<int64_t>();
+  for (int64_t row = 0; row < all; ++row) {
+    if (targets[row] != terms.ignore_index) *next++ = row;
+  }
+  return result;
+}
+
 struct LinearRows {
   ScaledTensor hidden, weight;  // nothing is packed for all chunks: that would be a copy of a large weight
   GradFactors factors = {};
@@ -253,6 +269,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_pass
                                      .reduction = reduction,
                                      .ignore_index = ignore_index,
                                      .label_smoothing = label_smoothing});
+  if (const at::Tensor counting = rows_that_count(terms); counting.defined()) {
+    auto [loss, grad_hidden, grad_weight] = linear_cross_entropy_forward_pass(
+        as_matrix(hidden, kOp).index_select(0, counting), weight, terms.targets.flatten().index_select(0, counting),
+        reduction, ignore_index, label_smoothing, dtype, wants_grad);
+    if (wants_grad[0]) {
+      const at::Tensor all = at::zeros({terms.targets.numel(), hidden.size(-1)}, grad_hidden.options());
+      grad_hidden = all.index_copy_(0, counting, grad_hidden).view(hidden.sizes());
+    }
+    return {loss, grad_hidden, grad_weight};
+  }
   const format::Format format = format_of(dtype, kOp);
   const at::ScalarType logits_dtype = cross_entropy_logits_dtype(dtype);
   const at::Tensor matrix = as_matrix(hidden, kOp).to(dtype);

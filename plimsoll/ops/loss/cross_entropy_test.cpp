@@ -257,6 +257,35 @@ TEST(OpsLinearCrossEntropy, BitsDoNotDependOnThreads) {
   }
 }
 
+TEST(OpsLinearCrossEntropy, RowsThatAreIgnoredAreNotMultiplied) {
+  at::manual_seed(9);
+  const Head head({3, 41, 24}, 67);
+  const at::Tensor targets = at::randint(67, {3, 41}, at::kLong);
+  targets[1].fill_(-100);
+  targets.select(1, 5).fill_(-100);
+  const at::Tensor counts = targets != -100, counting = counts.flatten().nonzero().flatten();
+  Head alone = head, all = head;
+  alone.hidden = head.hidden.flatten(0, 1).index_select(0, counting);
+  all.hidden = head.hidden.masked_fill(~counts.unsqueeze(-1), NAN);  // any product with such a row would be NaN
+  for (const at::ScalarType dtype : kDtypes) {
+    const std::vector<at::Tensor> expected = fused(alone, targets.flatten().index_select(0, counting), {}, dtype);
+    const std::vector<at::Tensor> got = fused(all, targets, {}, dtype);
+    const std::string what = c10::toString(dtype);
+    expect_equal(got[0], expected[0], what + " loss");
+    expect_equal(got[1].masked_select(counts.unsqueeze(-1)), expected[1].flatten(), what + " grad_hidden");
+    expect_equal(got[1].masked_select(~counts.unsqueeze(-1)), at::zeros({(123 - counting.numel()) * 24}),
+                 what + " grad_hidden of ignored rows");
+    expect_equal(got[2], expected[2], what + " grad_weight");
+  }
+}
+
+TEST(OpsLinearCrossEntropy, NothingButIgnoredTargetsHasTheMeanNan) {
+  const std::vector<at::Tensor> got = fused(Head({4, 3}, 5), at::full({4}, -100, at::kLong), {}, at::kFloat);
+  EXPECT_TRUE(std::isnan(got[0].item<float>()));
+  expect_equal(got[1], at::zeros({4, 3}), "grad_hidden");
+  expect_equal(got[2], at::zeros({5, 3}), "grad_weight");
+}
+
 TEST(OpsCrossEntropy, EmptyInputsAndNonFiniteLogits) {
   EXPECT_EQ(cross_entropy(sample({0, 5}), at::empty({0}, at::kLong), {.reduction = Reduction::kSum}).item<float>(), 0);
   const at::Tensor weight = leaf(sample({5, 4}));
