@@ -53,8 +53,7 @@ std::optional<LossScale> take_gauged_loss_scale(const FinetuneOptions& options, 
 
 FinetunePlan plan_of(const FinetuneOptions& options, const FinetuneData& data, int64_t steps, int64_t ranks) {
   const int64_t rows = data.examples->rows(), rows_of_step = options.run.batch * options.run.accumulate;
-  const double tokens = static_cast<double>(data.tokens) / static_cast<double>(rows) *
-                        static_cast<double>(rows_of_step) * static_cast<double>(steps) / static_cast<double>(ranks);
+  const double epochs = static_cast<double>(rows_of_step * steps) / static_cast<double>(rows * ranks);
   return {.training = data.training,
           .held_out = data.held_out,
           .cut = data.cut,
@@ -69,7 +68,8 @@ FinetunePlan plan_of(const FinetuneOptions& options, const FinetuneData& data, i
           .targets_a_step = targets_a_step(options, data),
           .adapters = options.lora ? adapter_parameters(options) : 0,
           .memory = estimate_memory(options, std::max<int64_t>(options.run.batch / ranks, 1), ranks),
-          .least_seconds = least_seconds(options, tokens)};
+          .least_seconds = least_seconds(options, product_operations(options, static_cast<double>(data.tokens) * epochs,
+                                                                     static_cast<double>(data.counted) * epochs))};
 }
 
 using Prompts = std::vector<std::vector<int64_t>>;

@@ -220,20 +220,25 @@ MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int
   return estimate;
 }
 
-double least_seconds(const FinetuneOptions& options, double tokens) {
+double product_operations(const FinetuneOptions& options, double tokens, double counted) {
   const models::DecoderConfig config = config_of_directory(options.run.source);
-  double weights = 0;  // of products
+  const auto head = static_cast<double>(config.vocabulary * config.dim);
+  double elements = config.ties_head ? 0 : -head;  // of all layers' weights
   for (const auto& [name, shape] : models::decoder_parameter_shapes(config)) {
-    const bool is_embedding = name.ends_with("embedding.weight") && !(config.ties_head && name.starts_with("token"));
-    if (shape.size() == 2 && !is_embedding) weights += static_cast<double>(numel(shape));
+    if (shape.size() == 2 && !name.ends_with("embedding.weight")) elements += static_cast<double>(numel(shape));
   }
+  // Output, gradient of the input, and that of a weight that trains.
+  const double products = options.lora ? 2 : 3;
+  return 2 * products * (elements * tokens + head * counted);
+}
+
+double least_seconds(const FinetuneOptions& options, double operations) {
   const MachineLimits limits = measure_limits();
   const bool is_fp32 = options.run.recipe.value.high_precision_format() == format::Format::kFp32;
   const double gflops =
       is_fp32 ? limits.fp32_gflops
               : std::max({limits.fp32_gflops, limits.bf16_gflops.value_or(0), limits.tile_gflops.value_or(0)});
-  // Three products of two operations each for a token and a weight.
-  return 6 * weights * tokens / (gflops * 1e9 * runtime::threads());
+  return operations / (gflops * 1e9 * runtime::threads());
 }
 
 void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimate, int64_t ranks) {

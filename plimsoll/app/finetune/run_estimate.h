@@ -30,8 +30,12 @@ struct MemoryEstimate {
 // width, once with few tokens and once with more.
 MemoryEstimate estimate_memory(const FinetuneOptions& options, int64_t rows, int64_t ranks);
 
-// Seconds of `tokens` at the peak of this machine's cores in the recipe's products, measured now: a bound from below.
-double least_seconds(const FinetuneOptions& options, double tokens);
+// Multiplications and additions of the weights' products, forward and backward, for `tokens`. counted: those that the loss asks for,
+// which alone reach the head. Adapters and attention are left out.
+double product_operations(const FinetuneOptions& options, double tokens, double counted);
+
+// Seconds that as many take at the peak of this machine's cores in the recipe's products, measured now: a bound from below.
+double least_seconds(const FinetuneOptions& options, double operations);
 
 // Throws UsageError, with options that would fit, where the estimate is above what the system and the process's control
 // groups leave.
