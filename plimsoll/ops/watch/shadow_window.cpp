@@ -33,7 +33,8 @@ std::vector<uint32_t> ShadowWindow::versions_of(const std::vector<at::Tensor>& t
 }
 
 void ShadowWindow::run(const Kept& kept) {
-  const bool may_run = kept.op.again && versions_of(kept.op.operands) == kept.versions;
+  const bool may_run = kept.op.again && versions_of(kept.op.operands) == kept.versions &&
+                       std::ranges::none_of(kept.op.operands, is_freed);
   const std::vector<at::Tensor> wide =
       may_run ? kept.op.again([this](const at::Tensor& tensor) { return wide_of(tensor); }) : std::vector<at::Tensor>();
   if (wide.size() != kept.op.results.size()) {
@@ -49,7 +50,7 @@ void ShadowWindow::report(const ShadowedOp& op, const std::vector<at::Tensor>& w
   const auto larger = [](const at::Tensor& a, const at::Tensor& b) { return amax_of_any(a) < amax_of_any(b); };
   const auto largest = static_cast<size_t>(std::max_element(wide.begin(), wide.end(), larger) - wide.begin());
   const at::Tensor& result = op.results[largest];
-  if (!is_real(result) || wide[largest].sizes() != result.sizes()) return;
+  if (!is_real(result) || is_freed(result) || wide[largest].sizes() != result.sizes()) return;
   incidents_.around({op.path, amax_of_any(result), compare(wide[largest], result)});
 }
 

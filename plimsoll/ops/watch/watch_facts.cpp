@@ -1,5 +1,6 @@
 #include "plimsoll/ops/watch/watch_facts.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/record_function.h>
@@ -23,9 +24,15 @@ struct Quiet {
 
 }  // namespace
 
+bool is_freed(const at::Tensor& tensor) {
+  const size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
+                                                         static_cast<size_t>(tensor.storage_offset()));
+  return !tensor.has_storage() || tensor.storage().nbytes() < needed;
+}
+
 bool has_values(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided || tensor.numel() == 0 ||
-      is_traced(tensor)) {
+      is_traced(tensor) || is_freed(tensor)) {
     return false;
   }
   const at::ScalarType dtype = tensor.scalar_type();

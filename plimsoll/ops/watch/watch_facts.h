@@ -9,6 +9,9 @@
 
 namespace plimsoll::ops {
 
+// Whether the memory of a strided tensor has been given back, as that of sharded parameters is while nobody reads them.
+bool is_freed(const at::Tensor& tensor);
+
 // Whether it has elements of fp32, bf16 or fp16 in the memory of the CPU.
 bool has_values(const at::Tensor& tensor);
 

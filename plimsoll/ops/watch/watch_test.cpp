@@ -1,5 +1,6 @@
 // Each mode of the watch on layers that overflow.
 #include <ATen/ATen.h>
+#include <ATen/ThreadLocalState.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <bit>
 #include <functional>
 #include <limits>
+#include <thread>
 
 #include "plimsoll/format/fp16.h"
 #include "plimsoll/kernels/testing.h"
@@ -225,6 +227,35 @@ TEST(Watch, HarmIsFollowedThroughTheOperatorsBetween) {
   EXPECT_EQ(harm_after([](const at::Tensor& y) { at::sub(y, y); }), watch::Harm::kNanProducing);
   EXPECT_EQ(harm_after([](const at::Tensor& y) { norm({.x = y, .weight = at::ones({kOut})}, {}); }),
             watch::Harm::kNanProducing);
+}
+
+// As sharded parameters are while nobody reads them.
+TEST(Watch, TensorsWithoutMemoryAreNotRead) {
+  const at::NoGradGuard no_grad;
+  watch::Session session({.mode = Mode::kShadow});
+  OverflowingLayer().run();
+  const at::Tensor freed = at::ones({1 << 20});
+  freed.storage().unsafeGetStorageImpl()->set_nbytes(0);
+  freed.storage().unsafeGetStorageImpl()->reset();
+  freed.view({2, -1}).detach();
+  only_incident(session);
+}
+
+// As torch does for the threads of Gloo's collectives.
+TEST(Watch, OperatorsOfThreadsWithoutASessionAreLeftAlone) {
+  const at::NoGradGuard no_grad;
+  for (const Mode mode : {Mode::kTrap, Mode::kShadow}) {
+    watch::Session session({.mode = mode});
+    OverflowingLayer().run();  // the watch over operators begins with a product
+    const at::ThreadLocalState taken_along;
+    float sum = 0;
+    std::thread([&] {
+      const at::ThreadLocalStateGuard guard(taken_along);
+      sum = at::add(at::ones({2}), 1).sum().item<float>();
+    }).join();
+    EXPECT_EQ(sum, 4);
+    only_incident(session);
+  }
 }
 
 TEST(Watch, OperatorsThatOverflowAreNamedByTheProductBeforeThem) {

@@ -115,12 +115,14 @@ class Observer {
   ModulePaths& modules() { return modules_; }
 
  private:
+  // Torch takes callbacks along to threads of its own, such as those in which Gloo's collectives run: no session is in force there.
+  static bool is_at_work() { return session_ != nullptr && session_ == watch::current(); }
   static Observer& self() { return *static_cast<Observer*>(session_->observer()); }
 
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
     auto running = std::make_unique<Running>();
     running->is_operator = function.operator_schema().has_value();
-    if (!running->is_operator || depth++ > 0 || session_ != watch::current()) return running;
+    if (!running->is_operator || depth++ > 0 || !is_at_work()) return running;
     const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
     running->path = self().modules_.next(function.name());
     if (!session_->follows() && running->path.empty()) return running;
@@ -135,7 +137,7 @@ class Observer {
   static void end(const at::RecordFunction& function, at::ObserverContext* context) {
     const auto& running = *static_cast<Running*>(context);
     if (running.is_operator) --depth;
-    if (running.arguments.empty() || session_ != watch::current()) return;
+    if (running.arguments.empty() || !is_at_work()) return;
     const at::RecordFunctionGuard quiet(/*is_enabled=*/false);
     const std::vector<at::Tensor> results = results_of(function);
     if (!running.path.empty()) report(function, running, results);
