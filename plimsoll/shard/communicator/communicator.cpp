@@ -44,23 +44,33 @@ void outlive_broken_pipes() {
   sigaction(SIGPIPE, &empty, nullptr);
 }
 
+// What this meeting of the ranks leaves in the store begins with. torchrun's agent keeps its store while one process of a rank after
+// another meets the others there, as the runs of `plimsoll compare` do: each rank counts its own.
+std::string meeting_of(const Launch& launch, c10d::Store& store) {
+  if (!launch.store_is_running) return "plimsoll";
+  const std::string restart = "plimsoll/restart " + std::to_string(launch.restarts);
+  const int64_t meeting = store.add(restart + "/meetings of rank " + std::to_string(launch.rank), 1);
+  return restart + "/meeting " + std::to_string(meeting);
+}
+
 // Within the deadline, all of it.
 void find_each_other(const Launch& launch, Connection& connection) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   const bool serves = launch.rank == 0 && !launch.store_is_running;
   const auto connect = [launch, deadline = connection.deadline, serves] {
-    const auto shared = store_of(launch, deadline, serves);
-    return std::pair(shared, store_of(launch, deadline, false));
+    Store shared = store_of(launch, deadline, serves), own = store_of(launch, deadline, false);
+    const std::string meeting = meeting_of(launch, *shared);
+    return std::pair<Store, Store>(c10::make_intrusive<c10d::PrefixStore>(meeting, shared),
+                                   c10::make_intrusive<c10d::PrefixStore>(meeting, own));
   };
   const std::string place = launch.address + ":" + std::to_string(launch.port);
   Store own;
   std::tie(connection.store, own) =
       Connection::in_time(place + ", where the ranks' store should be, does not answer", connection.deadline, connect);
-  connection.peers = std::make_shared<Peers>(c10::make_intrusive<c10d::PrefixStore>("plimsoll", own), launch.rank,
-                                             launch.world_size, serves);
+  connection.peers = std::make_shared<Peers>(own, launch.rank, launch.world_size, serves);
   const auto passed = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
-  connection.connect_beside("plimsoll/world", std::max(connection.deadline - passed, std::chrono::milliseconds(1)));
+  connection.connect_beside("world", std::max(connection.deadline - passed, std::chrono::milliseconds(1)));
 }
 
 // start(copy of x on the device) -> Pending, in place of x.

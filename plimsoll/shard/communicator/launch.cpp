@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <limits>
 #include <stdexcept>
 
 namespace plimsoll::shard {
@@ -65,6 +66,9 @@ Launch launch_from(const Variables& variables) {
     }
     if (variables("MASTER_PORT")) launch.port = static_cast<uint16_t>(number(variables, "MASTER_PORT", 1, 65535));
     launch.store_is_running = variables("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    if (const char* const restarts = "TORCHELASTIC_RESTART_COUNT"; variables(restarts)) {
+      launch.restarts = number(variables, restarts, 0, std::numeric_limits<int64_t>::max());
+    }
     return launch;
   }
   return {};

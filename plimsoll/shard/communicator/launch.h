@@ -20,6 +20,7 @@ struct Launch {
   std::string address = "127.0.0.1";  // where rank 0 is
   uint16_t port = 29500;              // of the store through which ranks find each other
   bool store_is_running = false;      // started by torchrun's agent; otherwise rank 0 starts it
+  int64_t restarts = 0;               // of all ranks by that agent, whose store stays
 };
 
 // The value of an environment variable; nothing if it is not set.

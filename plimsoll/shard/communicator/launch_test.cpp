@@ -36,13 +36,15 @@ TEST(Launch, OfTorchrun) {
                                                {"LOCAL_RANK", "1"},
                                                {"MASTER_ADDR", "node7"},
                                                {"MASTER_PORT", "1234"},
-                                               {"TORCHELASTIC_USE_AGENT_STORE", "True"}}));
+                                               {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                                               {"TORCHELASTIC_RESTART_COUNT", "3"}}));
   EXPECT_EQ(launch.rank, 5);
   EXPECT_EQ(launch.world_size, 8);
   EXPECT_EQ(launch.local_rank, 1);
   EXPECT_EQ(launch.address, "node7");
   EXPECT_EQ(launch.port, 1234);
   EXPECT_TRUE(launch.store_is_running);
+  EXPECT_EQ(launch.restarts, 3);
 }
 
 TEST(Launch, OfMpirunAndSrunOnOneMachineNeedsNoAddress) {
