@@ -116,6 +116,19 @@ def test_a_run_that_goes_on_is_shown_so_far(tmp_path, capsys):
     assert sections_of(page.read_text())["Speed and memory"]["figures"]["bars"]["data"][0]["y"] == [103.5]
 
 
+def test_a_page_takes_the_place_of_a_page_alone(tmp_path, capsys):
+    log = write_run(tmp_path / "run") / "train.jsonl"
+    before = log.read_bytes()
+    assert command.main([str(log), "--out", str(log)]) == 1
+    assert capsys.readouterr().err == f"plimsoll: report: {log}: expected a new file or an earlier page of plimsoll report, got another file\n"
+    assert log.read_bytes() == before
+    page = tmp_path / "page.html"
+    page.touch()
+    plimsoll.report(log, page)
+    plimsoll.report([log, write_run(tmp_path / "other")], page)
+    assert "other" in page.read_text()
+
+
 def test_runs_of_one_name_are_told_apart(tmp_path):
     found = runs.read_runs([write_run(tmp_path / "a" / "fp8"), write_run(tmp_path / "b" / "fp8")])
     assert [run.label for run in found] == ["a/fp8", "b/fp8"]

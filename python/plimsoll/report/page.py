@@ -56,15 +56,29 @@ def _embedded(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
+def _expect_free(target: Path, template: str) -> None:
+    """Raises ValueError where a page would take the place of anything but an earlier page or an empty file."""
+    if not target.is_file() or target.stat().st_size == 0:
+        return
+    start = template.partition("$title")[0].encode()
+    with target.open("rb") as file:
+        if file.read(len(start)) == start:
+            return
+    raise ValueError(f"report: {target}: expected a new file or an earlier page of plimsoll report, got another file")
+
+
 def report(runs: RunPath | Iterable[RunPath], path: RunPath = "report.html") -> Path:
     """Writes one HTML page about training runs and checkpoints, which needs no network, and returns its path.
 
     runs: logs of JSON lines (`plimsoll train --json FILE`), directories of runs (`--out DIR`, which holds train.jsonl), or
     of `plimsoll compare`: loss curves; speed and memory; headroom of each layer at each step; amax and scale of each
     operand. Results of `plimsoll parity --json FILE` and directories of `plimsoll gauge` and `plimsoll line`: their figures,
-    and where FP16 overflows. One of these, or several. Raises FileNotFoundError or ValueError that names the file, what was expected and
-    what came.
+    and where FP16 overflows. One of these, or several. path: a new file, or an earlier page, whose place it takes. Raises
+    FileNotFoundError or ValueError that names the file, what was expected and what came.
     """
+    template = Path(__file__).with_name("page.html").read_text()
+    target = Path(path)
+    _expect_free(target, template)
     given = [Path(each) for each in ([runs] if isinstance(runs, (str, os.PathLike)) else runs)]
     found = {each: read_checkpoint(each) for each in given}
     checkpoints = [checkpoint for checkpoint in found.values() if checkpoint is not None]
@@ -76,14 +90,12 @@ def report(runs: RunPath | Iterable[RunPath], path: RunPath = "report.html") -> 
             ", ".join([run.label for run in read] + [checkpoint.label for checkpoint in checkpoints]),
         )
     )
-    template = Template(Path(__file__).with_name("page.html").read_text())
-    text = template.substitute(
+    text = Template(template).substitute(
         title=escape(title),
         table=table(read) + change_table(read) if read else "",
         checkpoints="".join(f"<section>{checkpoint.html()}</section>" for checkpoint in checkpoints),
         plotly=_plotly_script() if read else "",
         sections=_embedded(sections(read) if read else []),
     )
-    target = Path(path)
     write_text(target, text)
     return target
