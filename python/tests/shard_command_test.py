@@ -101,6 +101,32 @@ def test_ranks_have_the_losses_of_one_process(tmp_path, alone, shard, ranks, rec
     assert losses(tmp_path) == (same_sums(alone[recipe]) if recipe == "fp32" else pytest.approx(alone[recipe], rel=2**-3 / 384))
 
 
+def test_ranks_of_torchrun_meet_again_for_each_recipe_of_a_comparison(tmp_path):
+    command = [*TORCHRUN, PROGRAM, "compare", "--recipes=fp32,bf16,fp8", "--shard=ddp", "--out", tmp_path / "runs", "--steps=2"]
+    command += ["--data", TEXT, *SHAPE, *(option for option in PLAN if "steps" not in option)]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=300, env=launched_ranks.environment())
+    assert said.returncode == 0, said.stdout + said.stderr
+    results = json.loads((tmp_path / "runs" / "compare.json").read_text())["results"]
+    assert [result["recipe"] for result in results] == ["fp32", "bf16", "fp8"]
+
+
+@pytest.mark.parametrize("mode", ["trap", "shadow"])
+def test_watched_ranks_end_well(tmp_path, mode):
+    train(2, tmp_path, "--recipe=fp8", "--shard=fsdp", f"--watch={mode}", "--eval-every=4")
+    assert len(losses(tmp_path)) == 8
+    watched = [json.loads(line) for line in (tmp_path / "watch.jsonl").read_text().splitlines()]
+    assert watched and all(slot["non_finite"] == 0 for slot in watched)
+
+
+def test_another_compression_is_named_when_a_run_goes_on(tmp_path):
+    train(2, tmp_path, "--recipe=fp32", "--compress=fp8")
+    remove_checkpoint(tmp_path, 8)
+    process = started(2, "--out", tmp_path, "--recipe=fp32", "--compress=none", "--resume")
+    said, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, said + errors
+    assert '--compress was "fp8", from here on it is "none"' in said + errors
+
+
 @pytest.mark.parametrize(
     ("shard", "more"),
     [

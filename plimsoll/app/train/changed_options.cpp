@@ -10,15 +10,14 @@ namespace plimsoll::app {
 namespace {
 
 bool changes_nothing(std::string_view option) {
-  constexpr std::array<std::string_view, 25> kOptions = {"async-save", "audit",     "checkpoint-activations",
-                                                         "compress",   "config",    "config-of",
-                                                         "data",       "deadline",  "eval-every",
-                                                         "json",       "keep",      "log-every",
-                                                         "log-scales", "model",     "offload",
-                                                         "out",        "profile",   "recipes",
-                                                         "resume",     "samples",   "save-every",
-                                                         "shard",      "show-data", "threads",
-                                                         "watch"};
+  constexpr std::array<std::string_view, 24> kOptions = {"async-save", "audit",      "checkpoint-activations",
+                                                         "config",     "config-of",  "data",
+                                                         "deadline",   "eval-every", "json",
+                                                         "keep",       "log-every",  "log-scales",
+                                                         "model",      "offload",    "out",
+                                                         "profile",    "recipes",    "resume",
+                                                         "samples",    "save-every", "shard",
+                                                         "show-data",  "threads",    "watch"};
   return std::ranges::find(kOptions, option) != kOptions.end();
 }
 
