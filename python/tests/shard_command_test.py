@@ -218,6 +218,26 @@ def test_a_rank_that_stays_alone_says_so_without_a_stack_trace(tmp_path):
     assert "frame #" not in result.stderr, result.stderr
 
 
+def test_a_rank_whose_store_is_killed_says_so_in_one_line(tmp_path):
+    out = tmp_path / "run"
+    with launched_ranks.reserved_port() as port:
+        command = [PROGRAM, "train", "--data", TEXT, *SHAPE, *PLAN, "--steps=10000000", "--save-every=5", "--shard=ddp", "--out", out]
+        first, second = (
+            subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=launched_ranks.rank_environment(rank, 2, port))
+            for rank in range(2)
+        )
+        limit = time.monotonic() + 300
+        while not any(out.glob("*5")):
+            assert first.poll() is None and time.monotonic() < limit
+            time.sleep(0.1)
+        first.kill()
+        errors = second.communicate(timeout=300)[1]
+        first.communicate()
+    assert second.returncode == 1
+    (line,) = errors.splitlines()
+    assert line.startswith("plimsoll: ") and "the process that holds the store" in line and "typically" not in line
+
+
 def test_a_rank_killed_under_torchrun_ends_the_run_and_leaves_its_checkpoints(tmp_path):
     out = tmp_path / "run"
     process = started(2, "--out", out, "--steps=10000000", "--save-every=5", launch=TORCHRUN)

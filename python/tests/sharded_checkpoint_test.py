@@ -83,6 +83,14 @@ def training_goes_on_while_a_copy_is_written(group):
     assert latest is not None and torch.equal(latest.read("model", "weight"), whole_of(2))
 
 
+def test_a_step_below_0_is_an_error(tmp_path):
+    for asynchronous in (False, True):
+        saver = CheckpointSaver(tmp_path / "run", asynchronous=asynchronous)
+        with pytest.raises(ValueError, match="checkpoint: expected a step of 0 or more, got -1"):
+            saver.save(-1, {"model": {"bias": torch.zeros(3)}})
+    assert not any((tmp_path / "run").glob("step*"))
+
+
 def test_a_run_that_cannot_be_written_is_one_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RuntimeError, match="file"):

@@ -37,6 +37,7 @@ CheckpointSaver::~CheckpointSaver() {
 }
 
 void CheckpointSaver::save(const RankCheckpoint& checkpoint) {
+  TORCH_CHECK_VALUE(checkpoint.step >= 0, "checkpoint: expected a step of 0 or more, got ", checkpoint.step);
   if (!options_.asynchronous) return write(checkpoint);
   wait();
   const at::NoGradGuard no_grad;

@@ -1,14 +1,22 @@
 #include "plimsoll/shard/communicator/connection.h"
 
+#include <string_view>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 namespace plimsoll::shard {
+namespace {
+
+// The beginning of what Gloo adds to a broken connection: where to look for its cause, which `missing` says better.
+constexpr std::string_view kGuessOfGloo = " This is typically caused";
+
+}  // namespace
 
 void Connection::fail(const char* collective, const char* why) const {
   std::string missing = not_known;
   if (peers != nullptr) missing = peers->find_missing();
   if (missing.empty()) missing = "all ranks are alive, so one did not come here in time";
-  C10_THROW_ERROR(DistBackendError, std::string(collective) + failed + missing + "; " + why);
+  const std::string whole(why), fact = whole.substr(0, whole.find(kGuessOfGloo));
+  C10_THROW_ERROR(DistBackendError, std::string(collective) + failed + missing + "; " + fact);
 }
 
 void Connection::connect_beside(const std::string& name, std::chrono::milliseconds limit) {
