@@ -154,10 +154,7 @@ void copy_value(const at::Tensor& target, const at::Tensor& source) {
     assign(target, {.data = rounds ? cast_values(values, dtype) : values});
     return;
   }
-  const at::Tensor cast = rounds ? with_cast_values(source, cast_values(source, dtype), dtype) : source;
-  const ScaledTensorImpl& impl = scaled_impl(cast);
-  const Scale scale = impl.scale();
-  assign(target, {.data = data_to_write(impl), .exponent = scale.exponent}, &scale);
+  assign_scaled(target, rounds ? with_cast_values(source, cast_values(source, dtype), dtype) : source);
 }
 
 void fill(const Plan& plan, Stack& stack) {

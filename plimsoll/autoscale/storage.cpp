@@ -246,7 +246,43 @@ bool assign_at_same_exponent(const at::Tensor& tensor, const Raw& value, const S
   return true;
 }
 
+// Whether a whole tensor may have a scale that was not chosen for it.
+bool takes_scale(const ScaledTensorImpl& target, const Scale& scale) {
+  const Scale& now = target.scale();
+  if (scale.is_zero() || !fits(scale.bound, target.data().scalar_type())) return false;
+  if (!now.is_zero() && now.exponent == scale.exponent) return true;
+  return !keeps_exponents(target.shared().session->settings().policy) && std::fabs(scale.remainder) < kSlack;
+}
+
+// All bits of the source. False where only its value fits, and then nothing is written.
+bool move_parts(const at::Tensor& tensor, const ScaledTensorImpl& source) {
+  const ScaledTensorImpl& target = scaled_impl(tensor);
+  const at::Tensor& remainder = source.shared().remainder;
+  if (!target.is_base() || !source.is_base() || target.scales().defined() || source.scales().defined() ||
+      target.data().sizes() != source.data().sizes() || target.data().scalar_type() != source.data().scalar_type() ||
+      !takes_scale(target, source.scale()) || (remainder.defined() && !keeps_remainder(tensor)))
+    return false;
+  SharedScale& shared = target.shared();
+  target.data().copy_(source.data());
+  if (remainder.defined()) {
+    if (!shared.remainder.defined()) shared.remainder = at::empty_like(target.data());
+    shared.remainder.copy_(remainder);
+  } else if (shared.remainder.defined()) {
+    shared.remainder.zero_();
+  }
+  shared.scale = source.scale();
+  shared.codes = {};
+  return true;
+}
+
 }  // namespace
+
+void assign_scaled(const at::Tensor& target, const at::Tensor& source) {
+  const ScaledTensorImpl& impl = scaled_impl(source);
+  if (move_parts(target, impl)) return;
+  const Scale scale = impl.scale();
+  assign(target, {.data = data_to_write(impl), .exponent = scale.exponent}, &scale);
+}
 
 void assign(const at::Tensor& tensor, const Raw& value, const Scale* expected) {
   const ScaledTensorImpl& target = scaled_impl(tensor);

@@ -64,6 +64,10 @@ bool keeps_remainder(const at::Tensor& target);
 // the exponent only rises, and then the whole is rescaled.
 void assign(const at::Tensor& target, const Raw& value, const Scale* expected = nullptr);
 
+// The value of another scaled tensor of one scale. Where format and sizes are those of the target, and it may have that
+// scale, data and remainder move as they are: of a sum halfway between two data, rounding would keep either.
+void assign_scaled(const at::Tensor& target, const at::Tensor& source);
+
 // The same value with another exponent, all views of its memory along.
 void set_exponent(SharedScale& shared, int32_t exponent);
 

@@ -90,5 +90,24 @@ TEST(Variants, AParameterThatIsWrittenInPlaceKeepsWhatIsCutOff) {
   EXPECT_TRUE(at::equal(value_to_write(scaled_impl(weight)), at::full({300, 70}, 1 + 0x1p-8)));
 }
 
+// 1 + 2^-11 as 1 and half a last place more, and as the next number and half a place less; remainders are times 2^11.
+TEST(Variants, ACopyOfAParameterHasItsBits) {
+  for (const int32_t exponent : {0, 1, -9}) {
+    const at::Tensor source =
+        join({at::tensor({1.F, 1 + 0x1p-10F}).to(at::kHalf)}, std::make_shared<Session>(Settings{}));
+    const at::Tensor remainder = at::tensor({1.F, -1.F}).to(at::kHalf);
+    set_remainder(source, remainder);
+    const at::Tensor target = join({at::full({2}, 3, at::kHalf), exponent}, std::make_shared<Session>(Settings{}));
+    scaled_impl(target).shared().parameter = true;
+    target.copy_(source);
+    const ScaledTensorImpl& copied = scaled_impl(target);
+    EXPECT_TRUE(at::equal(copied.data(), scaled_impl(source).data())) << exponent;
+    EXPECT_TRUE(at::equal(copied.shared().remainder, remainder)) << exponent;
+    EXPECT_EQ(copied.scale().exponent, 0);
+    target.copy_(join({at::full({2}, 5, at::kHalf)}, copied.shared().session));
+    EXPECT_TRUE(at::equal(value_to_write(copied), at::full({2}, 5, at::kFloat))) << "the remainder stayed";
+  }
+}
+
 }  // namespace
 }  // namespace plimsoll::autoscale

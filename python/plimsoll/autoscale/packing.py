@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,30 +61,10 @@ def save_hook(module: torch.nn.Module, state: dict[str, Any], prefix: str, metad
             state[name + REMAINDER] = packed.remainder
 
 
-_loading: weakref.WeakKeyDictionary[torch.nn.Module, dict[str, ScaledArray]] = weakref.WeakKeyDictionary()
-
-
 def load_hook(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
     """The inverse; a tensor without a scale, of any other checkpoint, is a value."""
-    parts_of = _loading[module] = {}
     dtypes = {prefix + name: parameter.dtype for name, parameter in module.named_parameters(remove_duplicate=False)}
     for name in [name for name in state if name.startswith(prefix) and name + SCALE in state]:
         parts = state[name], state.pop(name + SCALE), state.pop(name + REMAINDER, None)
         # In the parameter's dtype, so that copying it there is no cast, which would round.
-        packed = ScaledArray(*parts, dtypes.get(name, torch.float32))
-        state[name], parts_of[name.removeprefix(prefix)] = packed.tensor(), packed
-
-
-def loaded_hook(module: torch.nn.Module, _: object) -> None:
-    """The same bits again. Loading writes data + remainder, and a sum halfway between two data may have come from either."""
-    parts_of = _loading.pop(module, {})
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        packed = parts_of.get(name)
-        if packed is None or packed.remainder is None or not is_scaled(parameter):
-            continue
-        data, scale = get_data_scale(parameter.detach())
-        keeps = torch.ops.plimsoll.autoscale_kept_remainder(parameter).shape == packed.remainder.shape
-        scales = [torch.as_tensor(each, dtype=torch.float64) for each in (scale, packed.scale)]
-        if keeps and data.dtype == packed.data.dtype and torch.equal(*scales):
-            data.copy_(packed.data)
-            torch.ops.plimsoll.autoscale_set_kept_remainder(parameter, packed.remainder)
+        state[name] = ScaledArray(*parts, dtypes.get(name, torch.float32)).tensor()

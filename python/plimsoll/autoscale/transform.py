@@ -11,7 +11,7 @@ import torch
 from plimsoll._torch_internals import tree_map
 from plimsoll.autoscale import policy as policies
 from plimsoll.autoscale.loss_scaling import follow
-from plimsoll.autoscale.packing import load_hook, loaded_hook, save_hook
+from plimsoll.autoscale.packing import load_hook, save_hook
 from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.saving import EnterArguments, save_values
 from plimsoll.autoscale.session import new_session, remember, remembered
@@ -98,7 +98,6 @@ def autoscale(
         module.register_forward_pre_hook(EnterArguments(entering), with_kwargs=True)
         module.register_state_dict_post_hook(save_hook)
         module.register_load_state_dict_pre_hook(load_hook)
-        module.register_load_state_dict_post_hook(loaded_hook)
         save_values(module)
         return module
     if not callable(module_or_function):
