@@ -1,6 +1,7 @@
 #include "plimsoll/kernels/gemm/gemm_driver.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "plimsoll/kernels/gemm/gemm_block.h"
 #include "plimsoll/kernels/gemm/scale_at.h"
@@ -145,6 +146,34 @@ void sum_columns(const Product& product, float* column_sum) {
   });
 }
 
+// Whether sums of products may be beyond FP32 where the results are not: codes whose E8M0 scales, one a row, wait for the
+// epilogue, times E2M1 codes whose own scales are large.
+bool sums_may_overflow(const GemmOperand& codes, const GemmOperand& values, int64_t rows, int64_t k) {
+  if (k == 0 || !format::is_fp8(codes.format) || codes.scale.data == nullptr ||
+      codes.scale.format != format::Format::kE8m0 || varies_along_k(codes.scale, k) ||
+      values.format != format::Format::kE2m1 || values.scale.format != format::Format::kE8m0)
+    return false;
+  // Codes are below 2^9 and 2^3 (E5M2: 2^16), and k of them are added.
+  const int bits = (codes.format == format::Format::kE4m3 ? 9 : 16) + 3 + static_cast<int>(std::bit_width(uint64_t(k)));
+  const ScaleView& scale = values.scale;
+  const auto* of_blocks = static_cast<const uint8_t*>(scale.data);
+  int largest = 0;
+  for (int64_t row = 0; row < divide_up(rows, scale.block_rows); ++row) {
+    for (int64_t block = 0; block < divide_up(k, scale.block_cols); ++block) {
+      largest = std::max<int>(largest, of_blocks[row * scale.row_stride + block * scale.col_stride]);
+    }
+  }
+  return largest - 127 + bits > 127;
+}
+
+// The same product. Powers of two: no bit depends on where they are multiplied, unless it overflows or is subnormal.
+Gemm within_fp32(Gemm args) {
+  if (args.packed_b != nullptr) return args;
+  if (sums_may_overflow(args.a, args.b, args.n, args.k)) args.a.scale = folded(args.a.scale);
+  if (sums_may_overflow(args.b, args.a, args.m, args.k)) args.b.scale = folded(args.b.scale);
+  return args;
+}
+
 const GemmIsa& isa_of(Dword dword, const GemmLevel& level) {
   if (dword == Dword::kBf16Pair) return *level.bf16_pair;
   return dword == Dword::kFp16Split ? *level.fp16_split : *level.fp32;
@@ -202,7 +231,8 @@ void pack_all_of_b(const GemmOperand& b, int64_t n, const PackedLayout& layout, 
              split ? *level.fp16_split : *level.fp32, packed);
 }
 
-float multiply(const Gemm& args, const GemmLevel& level) {
+float multiply(const Gemm& asked, const GemmLevel& level) {
+  const Gemm args = within_fp32(asked);
   if (args.m == 0 || args.n == 0) {
     if (args.epilogue.column_sum != nullptr) std::fill_n(args.epilogue.column_sum, args.n, 0.0f);
     return 0.0f;

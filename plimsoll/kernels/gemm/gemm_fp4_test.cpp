@@ -315,6 +315,38 @@ TEST(GemmFp4, NanScaleMakesItsBlockNan) {
   }
 }
 
+// Values of 1e37 times codes whose scale, one a row, is small: a gradient of 32 tokens or fewer.
+TEST(GemmFp4, LargeScalesTimesSmallScalesOfRowsGiveTheBitsOfOrdinaryOnes) {
+  constexpr int kLarge = 120, kSmall = -100;
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    for (const Format format : {Format::kE4m3, Format::kE5m2}) {
+      for (const Layout layout : {Layout::kKContiguous, Layout::kRowContiguous}) {
+        for (const int64_t k : {1, 2, 3, 17, 31, 32}) {
+          for (const int64_t rows : {int64_t{1}, int64_t{5}, int64_t{40}, int64_t{230}}) {
+            const int64_t codes = 170;
+            Fp4Operand values(codes, k, 2, {.scale_format = Format::kE8m0, .tensor_scale = TensorScale::kNone});
+            Operand gradient(rows, k, format, 1, {.layout = layout, .magnitude = 16});
+            gradient.add_scales(1, 32, Format::kE8m0, 3);
+            const auto products = [&](int large, int small) {
+              for (int64_t i = 0; i < codes; ++i) values.set_scale(i, 0, static_cast<uint32_t>(127 + large));
+              for (int64_t i = 0; i < rows; ++i) gradient.set_scale_code(i, 0, static_cast<uint32_t>(127 + small));
+              std::vector<float> both = multiplied(gradient.view(), values.view(), {rows, codes, k});
+              const std::vector<float> other = multiplied(values.view(), gradient.view(), {codes, rows, k});
+              both.insert(both.end(), other.begin(), other.end());
+              return both;
+            };
+            std::vector<float> expected = products(0, 0);
+            for (float& x : expected) x = std::ldexp(x, kLarge + kSmall);
+            EXPECT_EQ(products(kLarge, kSmall), expected) << describe(format, Format::kE2m1, rows, codes, k, isa)
+                                                          << (layout == Layout::kKContiguous ? " k" : " rows");
+          }
+        }
+      }
+    }
+  }
+}
+
 // Tensor scales far from 1 whose product is ordinary: a power of two moved from one to the other changes no bit.
 TEST(GemmFp4, FarTensorScalesGiveTheBitsOfOrdinaryOnes) {
   const Sizes sizes = {21, 40, 130};

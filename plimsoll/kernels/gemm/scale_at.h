@@ -32,6 +32,14 @@ namespace {
   return scale_of_block(view, block_row_of(view, row), view.block_cols == 0 ? 0 : col / view.block_cols);
 }
 
+// One block along k whose scale is folded into the operand nevertheless: it counts as blocks that all have this scale. Their
+// length divides that of every part of k that is packed at once.
+[[maybe_unused]] ScaleView folded(ScaleView view) {
+  view.block_cols = -64;
+  view.col_stride = 0;
+  return view;
+}
+
 // A block at least as long as k is one block; whether a scale varies along k must not depend on the rows.
 [[maybe_unused]] bool varies_along_k(const ScaleView& view, int64_t k) {
   return view.data != nullptr && view.block_cols != 0 && view.block_cols < k;
