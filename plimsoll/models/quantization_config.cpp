@@ -31,6 +31,7 @@ constexpr std::array<Scheme, 5> kSchemes = {
      {"float-quantized", 8, "block", 0, Scales::kBlocks, ops::CodeKind::kE4m3Blocks},
      {"nvfp4-pack-quantized", 4, "tensor_group", 16, Scales::kGroups, ops::CodeKind::kNvfp4},
      {"mxfp4-pack-quantized", 4, "group", 32, Scales::kGroups, ops::CodeKind::kMxfp4}}};
+constexpr const char* kMixed = "mixed-precision";  // the format of a file whose groups have several
 constexpr const char* kFormats = "float-quantized, nvfp4-pack-quantized or mxfp4-pack-quantized";
 
 class QuantizationConfigReader {
@@ -68,7 +69,11 @@ class QuantizationConfigReader {
     if (!groups.is_object() || groups.empty()) {
       io::fail("{}: config_groups: expected an object with a group, got {}", members_.name(), groups.dump());
     }
-    QuantizationConfig result{.name = format, .ignore_member = "ignore", .ignored = names("ignore")};
+    constexpr const char* kCompressed = "compressed";
+    QuantizationConfig result{.name = format,
+                              .ignore_member = "ignore",
+                              .ignored = names("ignore"),
+                              .has_codes = members_.text("quantization_status", kCompressed) == kCompressed};
     for (const auto& [name, group] : groups.items()) {
       const std::string where = members_.name() + ": config_groups: " + name;
       if (!group.is_object()) io::fail("{}: expected an object, got {}", where, group.dump());
@@ -82,6 +87,10 @@ class QuantizationConfigReader {
       io::fail("{}: output_activations: expected none, got {}", group.name(), group.at("output_activations").dump());
     }
     const std::string format = group.text("format", format_of_all);
+    if (format != format_of_all && !format_of_all.empty() && format_of_all != kMixed) {
+      io::fail("{}: format: expected {}, as {} has it, got '{}'", group.name(), format_of_all, kQuantizationMember,
+               format);
+    }
     const json object = group.has("weights") ? group.at("weights") : json();
     const ConfigMembers weights(object, group.name() + ": weights");
     if (!object.is_object()) io::fail("{}: expected an object, got {}", weights.name(), object.dump());

@@ -33,6 +33,7 @@ struct QuantizationConfig {
   std::vector<CodeLayout> layouts = {};  // not empty
   std::string ignore_member = {};        // and the modules that it says to have values, without patterns
   std::vector<std::string> ignored = {};
+  bool has_codes = true;  // false: the file may have values alone, which codes are yet to be made of
 };
 
 // None where config.json has no such member. name: of the file, opens errors. Throws io::Error that names the member at

@@ -84,6 +84,17 @@ StoredCodes::StoredCodes(const io::HuggingFaceDirectory& directory)
     : directory_(directory),
       config_(read_quantization_config(directory.config(), (directory.path() / "config.json").native())) {}
 
+void StoredCodes::expect_codes() const {
+  if (!any() || !config_->has_codes) return;
+  const auto is_of_codes = [&](const std::string& name) {
+    return is_member(name, kPacked) || is_scale_of_codes(name) ||
+           (is_member(name, kWeightMember) && directory_.tensor(name).scalar_type() == at::kFloat8_e4m3fn);
+  };
+  if (std::ranges::any_of(directory_.names(), is_of_codes)) return;
+  io::fail("{}: expected codes of config.json's quantization_config, {}, got values alone", directory_.path().native(),
+           config_->name);
+}
+
 bool StoredCodes::has(const std::string& name) const {
   return directory_.contains(name) || (any() && layout(name) != nullptr);
 }

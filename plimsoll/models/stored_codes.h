@@ -26,6 +26,8 @@ class StoredCodes {
 
   // Whether config.json has a quantization_config.
   bool any() const { return config_.has_value(); }
+  // Error where config.json has codes of which the directory has none.
+  void expect_codes() const;
   // Whether the directory has the weight as values, or codes of it.
   bool has(const std::string& name) const;
   // The kind of the codes that it has; none where it has values, or neither.

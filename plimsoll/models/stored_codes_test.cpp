@@ -118,6 +118,34 @@ TEST_F(ACodedMatrix, IsWholeBeforeItIsRead) {
   EXPECT_EQ(read().rows(), 0);
 }
 
+TEST_F(ACodedMatrix, IsNotReadWhereThereAreValuesAlone) {
+  json config = quantization_config_json(QuantizedFormat::kNvfp4, {});
+  const auto expect_codes = [&] { StoredCodes(io::HuggingFaceDirectory(files_.path())).expect_codes(); };
+  write({{"x.weight", at::zeros({4, 32})}}, config);
+  EXPECT_THAT(io::error_of(expect_codes),
+              HasSubstr("expected codes of config.json's quantization_config, nvfp4-pack-quantized, got values alone"));
+  config["quantization_status"] = "frozen";
+  write({{"x.weight", at::zeros({4, 32})}}, config);
+  EXPECT_EQ(io::error_of(expect_codes), "");
+}
+
+TEST(QuantizationConfig, HasOneFormatForAFileAndItsGroups) {
+  json member = quantization_config_json(QuantizedFormat::kFp8, {});
+  const auto layouts = [&] {
+    return read_quantization_config({{"quantization_config", member}}, "config.json")->layouts.size();
+  };
+  for (const char* format : {"nvfp4-pack-quantized", "naive-quantized"}) {
+    member["format"] = format;
+    EXPECT_THAT(io::error_of(layouts),
+                AllOf(HasSubstr("config_groups: group_0: format: expected " + std::string(format)),
+                      HasSubstr("got 'float-quantized'")));
+  }
+  member["format"] = "mixed-precision";
+  EXPECT_EQ(layouts(), 1);
+  member.erase("format");
+  EXPECT_EQ(layouts(), 1);
+}
+
 TEST(QuantizationConfig, IsReadAsItIsWritten) {
   for (const QuantizedFormat format :
        {QuantizedFormat::kFp8, QuantizedFormat::kFp8Block, QuantizedFormat::kNvfp4, QuantizedFormat::kMxfp4}) {

@@ -194,6 +194,7 @@ Decoder load_decoder(const io::HuggingFaceDirectory& directory, const LoadOption
   const at::NoGradGuard no_grad;
   const DecoderConfig config = decoder_config(directory);
   const StoredCodes codes(directory);
+  codes.expect_codes();
   check_coded_weights(directory, codes, options);
   check_decoder_tensors(directory, codes, config);  // before there is a model of whatever size config.json says
   const nn::UndrawnParameters undrawn;
