@@ -46,3 +46,14 @@ def test_a_place_that_is_no_directory_of_a_model_is_named(words, option, places,
     expected = f"plimsoll: {option}: expected a Hugging Face directory, got "
     assert refused(*(word.format("empty") for word in words)) == f"{expected}empty without config.json\n"
     assert refused(*(word.format("text") for word in words)) == f"{expected}text, which is no directory\n"
+
+
+def test_convert_refuses_a_run_of_bytes_before_it_reads_a_weight(places):
+    run = places / "bytes"
+    words = ["--data", places / "text", "--out", run, "--steps=1", "--batch=1", "--threads=1", "--context=16"]
+    done("train", "--model", "tiny", *words)
+    (weights,) = run.glob("step-*/model.safetensors")
+    weights.write_bytes(b"")
+    said = refused("convert", "--model", run, "--out", places / "out")
+    assert said.startswith(f"plimsoll: {run}: expected a run that began with a Hugging Face directory, got one of a new model")
+    assert not (places / "out").exists()

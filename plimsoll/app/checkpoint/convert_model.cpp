@@ -20,13 +20,13 @@ void convert_model(const ConvertOptions& options) {
   NewDirectory directory(options.out);
   std::filesystem::path source = options.model;
   if (is_run(options.model)) {
-    const TextModel run = load_model({.path = options.model, .warn = options.warn});
-    if (!std::filesystem::exists(run.directory / "config.json")) {
+    if (!std::filesystem::exists(directory_of_run(options.model) / "config.json")) {
       refuse(
           "{}: expected a run that began with a Hugging Face directory, got one of a new model of bytes, of which plimsoll "
           "consolidate makes one file",
           options.model.native());
     }
+    const TextModel run = load_model({.path = options.model, .warn = options.warn});
     models::save(*run.model, directory.partial(), {.source = run.directory});
     interrupt.stop_if_requested("convert");
     source = directory.partial();

@@ -14,11 +14,6 @@
 namespace plimsoll::app {
 namespace {
 
-// The directory of the run, which has the tokenizer, of a checkpoint of one step.
-std::filesystem::path run_of(const std::filesystem::path& path) {
-  return std::filesystem::exists(path / "manifest.json") ? std::filesystem::canonical(path).parent_path() : path;
-}
-
 // Tokens that end a text of a model that began as a Hugging Face directory: a number or several in its config.
 std::vector<int64_t> ends_of(const nlohmann::json& shape) {
   const auto found = shape.find("eos_token_id");
@@ -46,7 +41,7 @@ TextModel load_run(const TextModelOptions& options) {
   }
   TrainedModel trained = load_trained_model(options.path, options.warn);
   std::vector<int64_t> ends = ends_of(trained.model->shape());
-  const std::filesystem::path run = run_of(options.path);
+  const std::filesystem::path run = directory_of_run(options.path);
   const bool was_a_directory = std::filesystem::exists(run / "config.json");
   return {.directory = run,
           .model = std::move(trained.model),
@@ -58,6 +53,10 @@ TextModel load_run(const TextModelOptions& options) {
 }
 
 }  // namespace
+
+std::filesystem::path directory_of_run(const std::filesystem::path& path) {
+  return std::filesystem::exists(path / "manifest.json") ? std::filesystem::canonical(path).parent_path() : path;
+}
 
 int64_t vocabulary_of(const models::LanguageModel& model) {
   const nlohmann::json shape = model.shape();

@@ -37,6 +37,9 @@ struct TextModelOptions {
   models::Warn warn = {};
 };
 
+// The directory of a run, which has the tokenizer, or of the run of a checkpoint of one step.
+std::filesystem::path directory_of_run(const std::filesystem::path& path);
+
 // Tokens that the model knows.
 int64_t vocabulary_of(const models::LanguageModel& model);
 
