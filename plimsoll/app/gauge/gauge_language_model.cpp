@@ -62,6 +62,7 @@ struct GaugeSource {
                                    .warn = options.warn});
     directory = std::move(loaded.directory);
     step = loaded.step;
+    high_precision_tail = loaded.high_precision_tail;
     model = std::move(loaded.model);
     vocabulary = vocabulary_of(*model);
     becomes_directory = !has_run || models::family_of(model->shape()).shape_of == nullptr;
@@ -70,7 +71,8 @@ struct GaugeSource {
 
   std::filesystem::path directory;  // of the tokenizer and config.json
   bool becomes_directory = false;
-  int64_t step = 0;  // of a run
+  int64_t step = 0;                // of a run
+  double high_precision_tail = 0;  // of a run, which it has under recipes with codes
   std::shared_ptr<models::LanguageModel> model;
   int64_t vocabulary = 0, window = 0;
 };
@@ -92,15 +94,17 @@ std::vector<at::Tensor> read_windows(const GaugeOptions& options, const GaugeSou
   return windows;
 }
 
-// Writes the model as a directory, or as a run whose one checkpoint has the recipe fp16.
+// Writes the model as a directory, or as a run whose one checkpoint has the recipe fp16 and the source's tail.
 void write_model(models::LanguageModel& model, const GaugeSource& source, const std::filesystem::path& directory) {
   if (source.becomes_directory) {
     models::save(model, directory, {.source = source.directory});
     return;
   }
-  io::save_checkpoint(directory, {.step = source.step,
-                                  .sections = {{"model", models::tensors_of(model.module())}},
-                                  .state = {{"shape", model.shape()}, {"recipe", kRecipe}}});
+  io::save_checkpoint(
+      directory,
+      {.step = source.step,
+       .sections = {{"model", models::tensors_of(model.module())}},
+       .state = {{"shape", model.shape()}, {"recipe", kRecipe}, {"high_precision_tail", source.high_precision_tail}}});
 }
 
 std::shared_ptr<models::LanguageModel> written(const std::filesystem::path& directory, const GaugeSource& source,

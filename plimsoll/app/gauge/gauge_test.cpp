@@ -32,7 +32,7 @@ void save_overflowing_gpt(const fs::path& run, const models::GptConfig& shape) {
   parameters["blocks.0.self_attention.proj.weight"].select(1, 3).mul_(1e-6);
   io::save_checkpoint(run, {.step = 7,
                             .sections = {{"model", models::tensors_of(*model)}},
-                            .state = {{"shape", shape}, {"recipe", "bf16"}}});
+                            .state = {{"shape", shape}, {"recipe", "bf16"}, {"high_precision_tail", 0.5}}});
 }
 
 at::Tensor logits(const fs::path& run, const at::Tensor& tokens, const char* recipe) {
@@ -105,6 +105,13 @@ TEST(GaugeLanguageModel, ACheckEndsItAtEachInputOfEachMeasurementAndNothingIsLef
   for (int64_t last = 0; last < calls; ++last) EXPECT_EQ(checks_until(last, folder, options), last + 1);
   options.train = true;
   EXPECT_GT(checks_until(kAll, folder, options), calls + 2 * kInputs);  // gradients in FP32 and in FP16
+}
+
+TEST(GaugeLanguageModel, TheHighPrecisionTailOfTheRunStays) {
+  const io::TemporaryDirectory folder;
+  save_overflowing_gpt(folder / "run", kShape);
+  gauge_checkpoint({.model = folder / "run", .out = folder / "gauged", .calibrate = {}});
+  EXPECT_EQ(load_trained_model(folder / "gauged").high_precision_tail, 0.5);
 }
 
 TEST(GaugeLanguageModel, ATakenNameIsRefusedAndNothingIsLeft) {

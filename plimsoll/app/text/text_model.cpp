@@ -49,7 +49,8 @@ TextModel load_run(const TextModelOptions& options) {
           .tokenizer = nullptr,
           .ends = std::move(ends),
           .generation = was_a_directory ? models::read_generation_defaults(run) : models::GenerationDefaults{},
-          .step = trained.step};
+          .step = trained.step,
+          .high_precision_tail = trained.high_precision_tail};
 }
 
 }  // namespace

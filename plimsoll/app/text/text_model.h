@@ -24,7 +24,8 @@ struct TextModel {
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
   std::vector<int64_t> ends;  // tokens that end a text
   models::GenerationDefaults generation = {};
-  int64_t step = 0;  // of the run
+  int64_t step = 0;                // of the run
+  double high_precision_tail = 0;  // of the run
 };
 
 struct TextModelOptions {

@@ -46,7 +46,8 @@ TrainedModel load_trained_model(const std::filesystem::path& path,
   try {
     TrainedModel trained{.step = checkpoint.step,
                          .recipe = recipe_of_run(checkpoint.state.at("recipe").get<std::string>()),
-                         .model = nullptr};
+                         .model = nullptr,
+                         .high_precision_tail = checkpoint.state.value("high_precision_tail", 0.0)};
     if (checkpoint.state.contains("adapters") && !checkpoint.state["adapters"].is_null()) {
       refuse(
           "{}: expected a run of a whole model, got one of adapters: type --model BASE --adapter RUN, after finetune "
@@ -59,7 +60,7 @@ TrainedModel load_trained_model(const std::filesystem::path& path,
     trained.model = models::make_language_model(shape, 0);
     models::load_tensors(trained.model->module(), tensors);
     io::check_mapped_files();
-    keep_tail_in_high_precision(*trained.model, checkpoint.state.value("high_precision_tail", 0.0));
+    keep_tail_in_high_precision(*trained.model, trained.high_precision_tail);
     trained.model->module().eval();
     return trained;
   } catch (const nlohmann::json::exception&) {

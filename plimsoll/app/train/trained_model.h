@@ -18,6 +18,7 @@ struct TrainedModel {
   int64_t step = 0;
   recipe::Recipe recipe;
   std::shared_ptr<models::LanguageModel> model;  // in eval()
+  double high_precision_tail = 0;                // share of its last blocks that have no codes
 };
 
 // Whether this is a run with a checkpoint, or a checkpoint of one step.
