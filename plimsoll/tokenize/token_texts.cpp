@@ -3,6 +3,8 @@
 #include <span>
 #include <string>
 
+#include "plimsoll/tokenize/utf8.h"
+
 namespace plimsoll::tokenize {
 
 Decoded TokenTexts::of(int64_t id, Specials specials) const {
@@ -13,6 +15,13 @@ Decoded TokenTexts::of(int64_t id, Specials specials) const {
   const std::string text = tokenizer_->decode_part(both, specials).text;
   if (text.starts_with(first)) decoded.text = text.substr(first.size());
   return decoded;
+}
+
+std::string TokenTexts::bytes_of(int64_t id, Specials specials) const {
+  const std::string own = tokenizer_->part_bytes_of(id);
+  std::string text = of(id, specials).text;
+  const bool is_text = valid_bytes(own) == own.size() && text.find(kReplacementCharacter) == text.npos;
+  return own.empty() || is_text ? text : own;
 }
 
 void TokenTexts::follow(int64_t id) {

@@ -16,6 +16,9 @@ class TokenTexts {
 
   // The text of a token that comes next.
   Decoded of(int64_t id, Specials specials) const;
+  // Bytes of a token that comes next: of its text, or its own where they are no whole characters. Those of all tokens are the
+  // bytes of their text.
+  std::string bytes_of(int64_t id, Specials specials) const;
   // The token has come.
   void follow(int64_t id);
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "plimsoll/tokenize/byte_tokenizer.h"
 #include "plimsoll/tokenize/json/tokenizer_json_testing.h"
 
 namespace plimsoll::tokenize {
@@ -43,6 +44,37 @@ TEST(TokenTexts, ASpecialTokenAndAnIdWithoutATokenAreNothingToStandBehind) {
   EXPECT_EQ(texts.of(0, Specials::kWith).text, " a");
   EXPECT_EQ(texts.of(5, Specials::kWith).text, "<s>");
   EXPECT_EQ(texts.of(5, Specials::kWithout).text, "");
+}
+
+std::string joined_bytes(const Tokenizer& tokenizer, const Ids& ids) {
+  TokenTexts texts(tokenizer);
+  std::string joined;
+  for (const int64_t id : ids) {
+    joined += texts.bytes_of(id, Specials::kWithout);
+    texts.follow(id);
+  }
+  return joined;
+}
+
+TEST(TokenTexts, BytesOfTokensJoinToThoseOfTheTextWherePiecesAreNoCharacters) {
+  const TokenizerJson tokenizer = words();
+  const Ids ids = {0, 3, 4, 2, 1, 5, 3, 4};
+  EXPECT_EQ(joined_bytes(tokenizer, ids), "a\u00e9c b\u00e9");
+  EXPECT_EQ(joined_bytes(tokenizer, ids), tokenizer.decode(ids));
+  TokenTexts texts(tokenizer);
+  EXPECT_EQ(texts.bytes_of(3, Specials::kWith), "\xC3");
+  texts.follow(3);
+  EXPECT_EQ(texts.bytes_of(4, Specials::kWith), "\xA9");
+  EXPECT_EQ(texts.bytes_of(2, Specials::kWith), "c") << "behind half a character";
+  EXPECT_EQ(texts.bytes_of(5, Specials::kWith), "<s>");
+  EXPECT_EQ(texts.bytes_of(5, Specials::kWithout), "");
+}
+
+TEST(TokenTexts, BytesOfAByteTokenizerAreItsOwn) {
+  const std::string text = "a\U0001F496b";
+  const ByteTokenizer tokenizer;
+  EXPECT_EQ(joined_bytes(tokenizer, tokenizer.encode(text)), text);
+  EXPECT_EQ(joined_bytes(tokenizer, {0xF0, 0x9F, 'a'}), "\xF0\x9F" "a") << "broken";
 }
 
 TEST(TokenTexts, SayWhetherACharacterIsWhole) {

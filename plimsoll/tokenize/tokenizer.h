@@ -37,6 +37,8 @@ class Tokenizer {
   // Bytes that a token adds inside of a text. None for a special token, for an id that is no token, and for all tokens where
   // what one adds depends on others.
   virtual std::string bytes_of(int64_t) const { return {}; }
+  // The same, and of a tokenizer whose other tokens depend on others, those of a token that is a byte.
+  virtual std::string part_bytes_of(int64_t id) const { return bytes_of(id); }
   // Tokens as the vocabulary spells them.
   virtual std::optional<int64_t> token_to_id(std::string_view token) const = 0;
   virtual std::optional<std::string> id_to_token(int64_t id) const = 0;

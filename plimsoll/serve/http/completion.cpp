@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "plimsoll/serve/http/api_error.h"
+#include "plimsoll/tokenize/utf8.h"
 
 namespace plimsoll::serve {
 namespace {
@@ -43,8 +44,16 @@ std::shared_ptr<Reply> submit(Engine& engine, Request request) {
   }
 }
 
-int64_t characters_of(const std::string& text) {
-  return std::ranges::count_if(text, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
+// A token's bytes as JSON can have them: as text, or if they are no whole characters, behind the prefix with \xF0 for a byte that is
+// no printable ASCII.
+std::string spelled(const std::string& bytes, const char* prefix) {
+  if (tokenize::valid_bytes(bytes) == bytes.size()) return bytes;
+  std::string text = prefix;
+  for (const char byte : bytes) {
+    text += byte >= ' ' && byte <= '~' ? std::string(1, byte)
+                                       : io::compose("\\x{:02x}", static_cast<unsigned char>(byte));
+  }
+  return text;
 }
 
 const char* finish_reason(TextEnd end) {
@@ -109,7 +118,10 @@ const char* Completion::record_finish(const Choice& choice) const {
   if (choice.reply.end() == TextEnd::kNotFinite) {
     throw ApiError(500, io::compose("expected finite logits, got Inf or NaN after {} tokens", choice.reply.tokens()));
   }
-  if (choice.reply.end() == TextEnd::kInterrupted) throw ApiError(503, choice.reply.error());
+  if (choice.reply.end() == TextEnd::kInterrupted) {
+    const std::string error = choice.reply.error();
+    throw ApiError(503, error.empty() ? "the server stops" : error);
+  }
   const char* const reason = finish_reason(choice.reply.end());
   record_->finish_reasons.emplace_back(reason);
   return reason;
@@ -137,12 +149,10 @@ json Completion::llama_cpp(const std::string& text, const Choice* ended) const {
 }
 
 json Completion::chat_token(const LikelyToken& token, const tokenize::TokenTexts& texts) {
-  const tokenize::Decoded decoded = texts.of(token.id, Specials::kWith);
+  const std::string own = texts.bytes_of(token.id, Specials::kWith);
   json bytes = json::array();
-  for (const char byte : decoded.text) bytes.push_back(static_cast<unsigned char>(byte));
-  return {{"token", decoded.text},
-          {"logprob", token.log_probability},
-          {"bytes", decoded.complete ? std::move(bytes) : json()}};
+  for (const char byte : own) bytes.push_back(static_cast<unsigned char>(byte));
+  return {{"token", spelled(own, "")}, {"logprob", token.log_probability}, {"bytes", std::move(bytes)}};
 }
 
 json Completion::log_probabilities(Choice& choice, const std::vector<ReplyToken>& tokens) const {
@@ -162,16 +172,16 @@ json Completion::log_probabilities(Choice& choice, const std::vector<ReplyToken>
                  {"token_logprobs", json::array()},
                  {"top_logprobs", json::array()},
                  {"text_offset", json::array()}};
+  const auto text_of = [&](int64_t id) { return spelled(choice.token_texts.bytes_of(id, Specials::kWith), "bytes:"); };
   for (const ReplyToken& token : tokens) {
     json top = json::object();
     for (const LikelyToken& other : token.top) {  // the likeliest of those with one text
-      top.emplace(choice.token_texts.of(other.id, Specials::kWith).text, other.log_probability);
+      top.emplace(text_of(other.id), other.log_probability);
     }
-    result["tokens"].push_back(choice.token_texts.of(token.token.id, Specials::kWith).text);
+    result["tokens"].push_back(text_of(token.token.id));
     result["token_logprobs"].push_back(token.token.log_probability);
     result["top_logprobs"].push_back(std::move(top));
-    result["text_offset"].push_back(choice.characters);
-    choice.characters += characters_of(choice.token_texts.of(token.token.id, Specials::kWithout).text);
+    result["text_offset"].push_back(choice.offsets.add(choice.token_texts.bytes_of(token.token.id, Specials::kWithout)));
     choice.token_texts.follow(token.token.id);
   }
   return result;

@@ -10,6 +10,7 @@
 #include "plimsoll/serve/engine.h"
 #include "plimsoll/serve/http/completion_request.h"
 #include "plimsoll/serve/http/reply_text.h"
+#include "plimsoll/serve/http/text_offsets.h"
 #include "plimsoll/tokenize/token_texts.h"
 
 namespace plimsoll::serve {
@@ -49,7 +50,7 @@ class Completion {
     tokenize::TokenTexts token_texts;
     std::string text = {};
     std::vector<ReplyToken> tokens = {};  // with log probabilities
-    int64_t characters = 0;               // of the tokens before, for text_offset
+    TextOffsets offsets = {};
   };
 
   // Calls hear(choice, piece) as the pieces come; false from it, or gone, ends that. Returns whether all have ended.

@@ -46,6 +46,12 @@ int64_t SentencePiece::size() const { return processor_->model.GetPieceSize(); }
 
 std::string SentencePiece::piece(int64_t id) const { return processor_->model.IdToPiece(static_cast<int>(id)); }
 
+std::optional<char> SentencePiece::byte_of(int64_t id) const {
+  constexpr size_t kBegin = 3;  // of the digits of <0xF0>
+  if (id < 0 || id >= size() || !processor_->model.IsByte(static_cast<int>(id))) return std::nullopt;
+  return static_cast<char>(std::stoi(piece(id).substr(kBegin, 2), nullptr, 16));
+}
+
 std::optional<int64_t> SentencePiece::find(std::string_view piece) const {
   const int64_t id = processor_->model.PieceToId(piece);  // the unknown one's for what it does not have
   return id >= 0 && id < size() && this->piece(id) == piece ? std::optional(id) : std::nullopt;

@@ -103,6 +103,11 @@ Decoded T5Tokenizer::decode_part(std::span<const int64_t> ids, Specials specials
   return decoded;
 }
 
+std::string T5Tokenizer::part_bytes_of(int64_t id) const {
+  const std::optional<char> byte = pieces_.byte_of(id);
+  return byte ? std::string(1, *byte) : "";
+}
+
 std::optional<int64_t> T5Tokenizer::token_to_id(std::string_view token) const {
   const auto special = special_at(token);
   return special && special->bytes == token.size() ? special->id : pieces_.find(token);

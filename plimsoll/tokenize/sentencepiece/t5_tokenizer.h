@@ -23,6 +23,7 @@ class T5Tokenizer final : public Tokenizer {
   std::vector<int64_t> encode(std::string_view text, Specials specials = Specials::kWith) const override;
   // Without specials, pad, </s>, <unk> and sentinels are left out.
   Decoded decode_part(std::span<const int64_t> ids, Specials specials) const override;
+  std::string part_bytes_of(int64_t id) const override;
   std::optional<int64_t> token_to_id(std::string_view token) const override;
   std::optional<std::string> id_to_token(int64_t id) const override;
   std::optional<int64_t> bos() const override { return std::nullopt; }
