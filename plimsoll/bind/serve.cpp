@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <torch/custom_class.h>
 #include <torch/library.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "plimsoll/app/text/sampling.h"
+#include "plimsoll/app/text/stop_texts.h"
 #include "plimsoll/app/text/text_writer.h"
 #include "plimsoll/bind/named_option.h"
 #include "plimsoll/io/file_descriptor.h"
@@ -28,8 +30,23 @@ namespace {
 
 constexpr int64_t kLongestWait = 60'000;  // milliseconds
 
+// The process that made an object. A fork has copied its locks as they were, and none of the threads that it works with.
+class OwnProcess {
+ public:
+  bool is_other() const { return ::getpid() != process_; }
+  // Leaves what this points to to the end of a forked process, where its destructor would wait for threads.
+  template <class T>
+  void leave_if_other(std::shared_ptr<T>& pointer) const {
+    if (is_other()) new std::shared_ptr<T>(std::move(pointer));
+  }
+
+ private:
+  const pid_t process_ = ::getpid();
+};
+
 struct ServeEngine : torch::CustomClassHolder {
   explicit ServeEngine(std::filesystem::path path) : directory(std::move(path)) {}
+  ~ServeEngine() override { process.leave_if_other(engine); }
 
   std::shared_ptr<serve::Engine> get() const {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -38,6 +55,7 @@ struct ServeEngine : torch::CustomClassHolder {
   }
   // Ends all replies.
   void close() {
+    if (process.is_other()) return;
     std::shared_ptr<serve::Engine> last;
     const std::lock_guard<std::mutex> lock(mutex);
     last.swap(engine);
@@ -63,6 +81,7 @@ struct ServeEngine : torch::CustomClassHolder {
     }
   }
 
+  const OwnProcess process;
   mutable std::mutex mutex;  // of what follows
   std::shared_ptr<serve::Engine> engine;
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
@@ -92,20 +111,23 @@ class Signal {
   io::FileDescriptor event_;
 };
 
-using ReadToken = std::tuple<int64_t, bool, double, std::vector<int64_t>, std::vector<double>>;
+using ReadToken = std::tuple<int64_t, bool, bool, double, std::vector<int64_t>, std::vector<double>>;
 
 struct ServeReply : torch::CustomClassHolder {
   explicit ServeReply(std::shared_ptr<serve::Reply> of) : reply(std::move(of)) {}
-  ~ServeReply() override { reply->cancel(); }  // nobody will read it
+  ~ServeReply() override {
+    reply->cancel();  // nobody will read it
+    process.leave_if_other(reply);
+  }
 
-  // id, whether it ends the text, log probability; ids and log probabilities of the likeliest.
+  // id, whether it ends the text, whether none follows, log probability; ids and log probabilities of the likeliest.
   std::optional<ReadToken> next() const {
     const auto token = reply->next();
     if (!token) return std::nullopt;
-    ReadToken read{token->token.id, token->ends_text, token->token.log_probability, {}, {}};
+    ReadToken read{token->token.id, token->ends_text, token->is_last, token->token.log_probability, {}, {}};
     for (const serve::LikelyToken& other : token->top) {
-      std::get<3>(read).push_back(other.id);
-      std::get<4>(read).push_back(other.log_probability);
+      std::get<4>(read).push_back(other.id);
+      std::get<5>(read).push_back(other.log_probability);
     }
     return read;
   }
@@ -130,8 +152,14 @@ struct ServeReply : torch::CustomClassHolder {
     return "cancelled";
   }
 
-  const std::shared_ptr<serve::Reply> reply;
+  const OwnProcess process;
+  std::shared_ptr<serve::Reply> reply;
   std::shared_ptr<const Signal> signal;
+};
+
+struct BoundStopTexts : torch::CustomClassHolder {
+  explicit BoundStopTexts(std::vector<std::string> texts) : stops(std::move(texts)) {}
+  app::StopTexts stops;
 };
 
 c10::intrusive_ptr<ServeEngine> serve_engine(const std::string& directory, const std::string& dtype,
@@ -212,6 +240,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("warning", [](const Engine& self) { return self->warning; })
       .def("ends", [](const Engine& self) { return self->ends; })
       .def("context", [](const Engine& self) { return self->context; })
+      .def("vocabulary", [](const Engine& self) { return self->get()->vocabulary(); })
       .def("t5_vocabulary", [](const Engine& self) { return self->t5_vocabulary; })
       .def("close", [](const Engine& self) { self->close(); });
   library.class_<ServeReply>("ServeReply")
@@ -227,6 +256,12 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("clear", [](const Reply& self) {
         if (self->signal != nullptr) self->signal->clear();
       });
+  using Stops = c10::intrusive_ptr<BoundStopTexts>;
+  library.class_<BoundStopTexts>("StopTexts")
+      .def(torch::init<std::vector<std::string>>())
+      .def("add", [](const Stops& self, const std::string& piece) { return self->stops.add(piece); })
+      .def("finish", [](const Stops& self) { return self->stops.finish(); })
+      .def("reached", [](const Stops& self) { return self->stops.reached(); });
   library.def(
       "serve_engine(str directory, *, str dtype, str kv, int max_batch, int max_context, int memory, int queue, "
       "str[] adapter_names, str[] adapter_directories) -> "

@@ -134,9 +134,9 @@ struct Engine::Writer {
 
 Engine::Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& options)
     : model_(given(std::move(model))), options_(options), context_(context_of(*model_, options.max_context)) {
-  TORCH_CHECK_VALUE(options.max_batch > 0 && options.max_batch <= models::kMostTextRows / 2 && options.queue > 0,
-                    "serve: expected a max_batch of 1 to ", models::kMostTextRows / 2, " and a queue >= 1, got ",
-                    options.max_batch, " and ", options.queue);
+  TORCH_CHECK_VALUE(options.max_batch > 0 && options.max_batch <= models::kMostTextRows / 2,
+                    "serve: expected a max_batch of 1 to ", models::kMostTextRows / 2, ", got ", options.max_batch);
+  TORCH_CHECK_VALUE(options.queue > 0, "serve: expected a queue of 1 or more, got ", options.queue);
   TORCH_CHECK_VALUE(context_ >= kLeastContext, "serve: expected a max_context, and a model that sees, ", kLeastContext,
                     " tokens or more, for a prompt and its reply, got ", context_);
   TORCH_CHECK_VALUE(!options.recipe || codes_tokens_alone(*options.recipe),
@@ -208,9 +208,9 @@ void Engine::check(const Request& request) const {
                     request.max_new_tokens);
   TORCH_CHECK_VALUE(request.max_new_tokens <= context_ - prompt, "serve: expected a prompt and max_new_tokens of ",
                     context_, " tokens together, got ", prompt, " and ", request.max_new_tokens);
-  TORCH_CHECK_VALUE(request.seed >= 0 && request.choice >= 0 && request.top_log_probabilities.value_or(0) >= 0,
-                    "serve: expected seed, choice and top_log_probabilities >= 0, got ", request.seed, ", ",
-                    request.choice, " and ", request.top_log_probabilities.value_or(0));
+  TORCH_CHECK_VALUE(request.choice >= 0 && request.top_log_probabilities.value_or(0) >= 0,
+                    "serve: expected choice and top_log_probabilities >= 0, got ", request.choice, " and ",
+                    request.top_log_probabilities.value_or(0));
   TORCH_CHECK_VALUE(request.format == nullptr || request.format->tokens().size() == vocabulary_,
                     "serve: expected a format of ", vocabulary_, " tokens, got one of ",
                     request.format == nullptr ? 0 : request.format->tokens().size());
@@ -301,9 +301,9 @@ void Engine::run() {
       changed_.wait(lock, [&] { return stops_ || !submitted_.empty(); });
     }
   }
-  scheduler_->fail("the server stops");
+  scheduler_->fail("");
   const std::lock_guard<std::mutex> lock(mutex_);
-  for (auto& [request, reply] : submitted_) reply->finish(TextEnd::kInterrupted, "the server stops");
+  for (auto& [request, reply] : submitted_) reply->finish(TextEnd::kInterrupted);
   submitted_.clear();
 }
 
@@ -348,6 +348,15 @@ std::vector<Engine::Writer> Engine::step(const std::vector<StepPart>& parts) {
   return writers;
 }
 
+std::optional<TextEnd> Engine::end_after(ServedText& text, const ReplyToken& token) {
+  if (token.ends_text) return TextEnd::kToken;
+  if (text.request.format != nullptr) {
+    text.json = text.request.format->after(std::move(text.json), token.token.id);
+    if (JsonMachine::is_ended(text.json)) return TextEnd::kStop;
+  }
+  return text.new_tokens() == text.request.max_new_tokens ? std::optional(TextEnd::kLength) : std::nullopt;
+}
+
 void Engine::write(ServedText& text, Choice choice) {
   const std::shared_ptr<Reply> reply = text.reply;
   const auto finish = [&](TextEnd end, std::string error = {}) {
@@ -355,18 +364,16 @@ void Engine::write(ServedText& text, Choice choice) {
     reply->finish(end, std::move(error));
   };
   if (!choice.token) return finish(choice.error.empty() ? TextEnd::kNotFinite : TextEnd::kInterrupted, choice.error);
-  const bool ends = choice.token->ends_text;
-  const int64_t id = choice.token->token.id;
+  std::optional<TextEnd> end;
   try {
-    text.text.push_back(id);
+    text.text.push_back(choice.token->token.id);
+    end = end_after(text, *choice.token);
+    choice.token->is_last = end.has_value();
     reply->push(std::move(*choice.token));
-    if (!ends && text.request.format != nullptr) text.json = text.request.format->after(std::move(text.json), id);
   } catch (const std::exception& error) {
     return finish(TextEnd::kInterrupted, words_of(error));
   }
-  if (ends) return finish(TextEnd::kToken);
-  if (text.request.format != nullptr && JsonMachine::is_ended(text.json)) return finish(TextEnd::kStop);
-  if (text.new_tokens() == text.request.max_new_tokens) finish(TextEnd::kLength);
+  if (end) finish(*end);
 }
 
 }  // namespace plimsoll::serve

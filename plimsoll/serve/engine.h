@@ -57,7 +57,7 @@ class Engine {
   // Converts the weights. The model, in eval mode, is the engine's alone while it lives. Throws c10::ValueError for
   // options that are out of range, such as a memory that a longest text does not fit into.
   Engine(std::shared_ptr<models::PagedModel> model, const EngineOptions& options);
-  // Ends all replies.
+  // Ends all replies as their cancel() does. In a forked process, which has no thread of the engine's, it never returns.
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -86,6 +86,8 @@ class Engine {
   void take(const std::vector<StepPart>& parts);
   std::vector<Writer> step(const std::vector<StepPart>& parts);
   void write(ServedText& text, Choice choice);
+  // The end of a text with the token, its last; its JSON goes on by it.
+  static std::optional<models::TextEnd> end_after(ServedText& text, const ReplyToken& token);
 
   const std::shared_ptr<models::PagedModel> model_;
   const EngineOptions options_;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "plimsoll/models/t5/generation.h"
 #include "plimsoll/serve/engine_testing.h"
@@ -197,6 +198,32 @@ TEST(Engine, RulesThatAllowNoTokenAreAnErrorOfTheReplyAlone) {
   EXPECT_EQ(testing::read_all(*good).ids.size(), 3U);
 }
 
+TEST(Engine, TheLastTokenIsKnownAsTheLast) {
+  Engine engine(testing::tiny_model(0), {});
+  const auto last_of = [&](const Request& request) {
+    const auto reply = engine.submit(request);
+    std::vector<bool> last;
+    while (const auto token = reply->next()) last.push_back(token->is_last);
+    return last;
+  };
+  EXPECT_EQ(last_of({.prompt = {1}, .max_new_tokens = 3}), (std::vector<bool>{false, false, true}));
+  std::vector<int64_t> ends(static_cast<size_t>(engine.vocabulary()));
+  std::iota(ends.begin(), ends.end(), 0);
+  EXPECT_EQ(last_of({.prompt = {1}, .max_new_tokens = 3, .ends = ends}), (std::vector<bool>{true}));
+}
+
+TEST(Engine, AnySeedIsTaken) {
+  Engine engine(testing::tiny_model(0), {});
+  const auto ids_of = [&](int64_t seed) {
+    const auto reply =
+        engine.submit({.prompt = {1}, .max_new_tokens = 20, .sampling = {.temperature = 1}, .seed = seed});
+    return testing::read_all(*reply).ids;
+  };
+  EXPECT_EQ(ids_of(-1), ids_of(-1));
+  EXPECT_NE(ids_of(-1), ids_of(1));
+  EXPECT_EQ(ids_of(std::numeric_limits<int64_t>::min()).size(), 20U);
+}
+
 TEST(Engine, ItsEndEndsAllReplies) {
   std::vector<std::shared_ptr<Reply>> replies;
   {
@@ -206,7 +233,8 @@ TEST(Engine, ItsEndEndsAllReplies) {
   }
   for (const auto& reply : replies) {
     testing::read_all(*reply);
-    EXPECT_TRUE(reply->end() == TextEnd::kLength || reply->error() == "the server stops") << reply->error();
+    EXPECT_TRUE(reply->end() == TextEnd::kLength || reply->end() == TextEnd::kInterrupted);
+    EXPECT_EQ(reply->error(), "") << "as after cancel()";
   }
 }
 

@@ -35,6 +35,7 @@ struct LikelyToken {
 struct ReplyToken {
   LikelyToken token;  // the log probability is 0 where none is wanted
   bool ends_text = false;
+  bool is_last = false;               // no token follows
   std::vector<LikelyToken> top = {};  // likeliest first
 };
 

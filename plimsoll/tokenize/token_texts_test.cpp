@@ -74,7 +74,10 @@ TEST(TokenTexts, BytesOfAByteTokenizerAreItsOwn) {
   const std::string text = "a\U0001F496b";
   const ByteTokenizer tokenizer;
   EXPECT_EQ(joined_bytes(tokenizer, tokenizer.encode(text)), text);
-  EXPECT_EQ(joined_bytes(tokenizer, {0xF0, 0x9F, 'a'}), "\xF0\x9F" "a") << "broken";
+  EXPECT_EQ(joined_bytes(tokenizer, {0xF0, 0x9F, 'a'}),
+            "\xF0\x9F"
+            "a")
+      << "broken";
 }
 
 TEST(TokenTexts, SayWhetherACharacterIsWhole) {

@@ -1,7 +1,9 @@
 """plimsoll.serve.Engine: the replies of `plimsoll generate`, in loops and in event loops that end at any time."""
 
 import asyncio
+import copy
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -147,10 +149,87 @@ def test_the_end_of_the_engine_ends_its_replies(tiny):
     engine.close()
     engine.close()
     for reply in replies:
-        with pytest.raises(RuntimeError, match="the server stops"):
-            list(reply)
+        assert len(list(reply)) < CONTEXT - 2 and reply.finish_reason == "cancelled"
     with pytest.raises(RuntimeError, match="expected an engine that is open, got one that is closed"):
         engine.submit([1])
+
+
+def test_a_stop_ends_the_text_and_is_not_shown(engine, tiny, tmp_path):
+    options = {"max_tokens": 40, "temperature": 0}
+    tokens = [token.text for token in engine.submit("The sea", **options)]
+    text = "".join(tokens)
+    for stop in (text[20:23], [text[20:23], "never to be found"], text[12:20]):
+        first = stop if isinstance(stop, str) else stop[0]
+        reply = engine.submit("The sea", stop=stop, **options)
+        assert "".join(token.text for token in reply) == text[: text.index(first)] and reply.finish_reason == "stop"
+        with pytest.raises(StopIteration):
+            next(reply)
+        words = ("--prompt", "The sea", "--tokens", 40, "--temperature", 0, "--stop", first)
+        assert generated(tiny, tmp_path, *words)[0] == text[: text.index(first)]
+    # What may begin a stop is held, and given with the last token.
+    assert "".join(token.text for token in engine.submit("The sea", stop=text[-2:] + "never", **options)) == text
+
+
+def test_the_tokens_have_all_of_the_text(engine, tiny, tmp_path):
+    """Half a character at the end among it."""
+    for seed in range(8):
+        text, _, _ = generated(tiny, tmp_path, "--prompt", "a", "--tokens", 9, "--temperature", 1, "--seed", seed)
+        assert "".join(token.text for token in engine.submit("a", max_tokens=9, temperature=1, seed=seed)) == text
+
+
+def test_an_empty_text_is_a_line_break(engine):
+    ids = lambda prompt: [token.id for token in engine.submit(prompt, max_tokens=9, temperature=0)]
+    assert ids("") == ids("\n")
+
+
+def test_a_reply_is_as_long_as_the_context_lets_it(tiny):
+    with Engine(tiny, max_context=20) as engine:
+        for wanted in (None, 18, 19, 2**63 - 1):
+            assert len(list(engine.submit([1, 2], max_tokens=wanted))) == 18
+
+
+def test_any_seed_is_taken(engine):
+    ids = lambda seed: [token.id for token in engine.submit([1, 2], max_tokens=20, temperature=1, seed=seed)]
+    assert ids(-1) == ids(-1) != ids(1) and ids(-(2**63)) and ids(2**63 - 1)
+
+
+FORKED = """
+import os, signal, sys
+from plimsoll.serve import Engine
+engine = Engine({tiny!r}, max_batch=2)
+replies = [engine.submit([1, 2]) for _ in range(3)]
+next(replies[0])
+def submit(): engine.submit([1, 2])
+def read():
+    global replies
+    next(replies[1])
+def close(): engine.close()
+def drop():
+    global engine, replies
+    del engine, replies
+def leave(): sys.exit(0)
+for act in (submit, read, close, drop, leave):
+    if (child := os.fork()) == 0:
+        signal.alarm(60)
+        try:
+            act()
+        except RuntimeError as error:
+            print(act.__name__, error, flush=True)
+        else:
+            print(act.__name__, flush=True)
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+for reply in replies:
+    reply.cancel()
+print(len(list(engine.submit([1, 2], max_tokens=3))))
+"""
+
+
+def test_a_forked_child_does_not_hang(tiny):
+    script = FORKED.format(tiny=str(tiny))
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=400, check=False)
+    refusal = "Engine: expected the process that made the engine, got a child of it"
+    assert result.stdout.splitlines() == [f"submit {refusal}", "0", f"read {refusal}", "0", "close", "0", "drop", "0", "0", "3"], result
 
 
 def test_an_engine_lives_as_long_as_its_replies(tiny):
@@ -185,6 +264,7 @@ ENDS = {
             pass
     """,
     "a thread still reads": "threading.Thread(target=list, args=(engine.submit([1, 2], max_tokens=200),)).start()",
+    "a daemon still reads": "threading.Thread(target=list, args=(engine.submit([1, 2]),), daemon=True).start()",
 }
 
 
@@ -216,16 +296,19 @@ def test_what_is_wrong_is_named(tiny, engine, tmp_path):
         ({"dtype": "int8"}, ValueError, "Engine: expected dtype"),
         ({"kv": "int8"}, ValueError, "kv"),
         ({"kv": 3}, TypeError, "Engine: expected kv a string, got 3"),
-        ({"max_batch": 0}, ValueError, "expected a max_batch of 1 to"),
+        ({"max_batch": 0}, ValueError, "Engine: expected max_batch from 1 to 128, got 0$"),
+        ({"max_batch": 129}, ValueError, "Engine: expected max_batch from 1 to 128, got 129$"),
         ({"queue": 0}, ValueError, "Engine: expected queue from 1 to 10000, got 0"),
         ({"queue": 10**30}, ValueError, "Engine: expected queue from 1 to 10000, got 10+$"),
-        ({"max_batch": 10**30}, ValueError, "Engine: expected max_batch from 0 to"),
+        ({"max_batch": 10**30}, ValueError, "Engine: expected max_batch from 1 to 128"),
         ({"max_context": 10**30}, ValueError, "Engine: expected max_context from 2 to"),
         ({"max_context": CONTEXT + 1}, ValueError, f"expected a max_context of at most the {CONTEXT} tokens"),
         ({"adapters": ["a"]}, TypeError, r"Engine: expected adapters a mapping of names to directories, got \['a'\]"),
         ({"adapters": {"\ud800": "a"}}, ValueError, "Engine: expected an adapter's name of Unicode characters"),
+        ({"adapters": {"a": 5}}, TypeError, r"Engine: expected adapters\['a'\] a path, got 5"),
         ({"max_context": 1}, ValueError, "Engine: expected max_context from 2 to 9223372036854775807, got 1"),
-        ({"memory": 0}, ValueError, "Engine: expected memory in GiB, more than 0, got 0"),
+        ({"memory": 0}, ValueError, "Engine: expected memory in GiB, more than 0 and less than 1048576, got 0"),
+        ({"memory": 1e9}, ValueError, "Engine: expected memory in GiB, more than 0 and less than 1048576, got 1000000000"),
         ({"memory": 1e-6}, ValueError, "serve: expected a memory of"),
         ({"memory": float("nan")}, ValueError, "Engine: expected memory in GiB"),
     ]
@@ -234,6 +317,12 @@ def test_what_is_wrong_is_named(tiny, engine, tmp_path):
             Engine(tiny, **options)
     with pytest.raises(RuntimeError, match="config.json"):
         Engine(tmp_path)
+    for directory in (None, b"x", 5):
+        with pytest.raises(TypeError, match=f"Engine: expected model_dir a path, got {directory}"):
+            Engine(directory)
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="Engine: expected an engine to stay in its process, got a pickle or a copy of it"):
+            copied(engine)
     requests: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
         ([], {}, ValueError, "expected a prompt of one token or more, got none"),
         ([-1], {}, ValueError, "expected tokens from 0 to"),
@@ -248,8 +337,8 @@ def test_what_is_wrong_is_named(tiny, engine, tmp_path):
         ),
         ("a\udc80", {}, ValueError, r"submit: expected a prompt of Unicode characters, got '\\udc80' at 1, which is none"),
         *(
-            ([1], {"max_tokens": count}, ValueError, f"submit: expected max_tokens from 1 to {CONTEXT - 1}, got {count}$")
-            for count in (0, -1, CONTEXT, 10**30)
+            ([1], {"max_tokens": count}, ValueError, f"submit: expected max_tokens from 1 to {2**63 - 1}, got {count}$")
+            for count in (0, -1, 10**30)
         ),
         *(
             ([1], {"temperature": value}, ValueError, f"submit: expected temperature from 0 to 100, got {value}")
@@ -261,12 +350,19 @@ def test_what_is_wrong_is_named(tiny, engine, tmp_path):
         ([1], {"frequency_penalty": -3}, ValueError, "submit: expected frequency_penalty from -2 to 2, got -3"),
         ([1], {"top_k": 2**63}, ValueError, "submit: expected top_k from 0 to 9223372036854775807"),
         ([1], {"logprobs": 21}, ValueError, "submit: expected logprobs from 0 to 20, got 21"),
-        ([1], {"seed": 2**63}, ValueError, "submit: expected seed from 0 to 9223372036854775807, got 9223372036854775808"),
+        ([1], {"seed": 2**63}, ValueError, "submit: expected seed from -9223372036854775808 to 9223372036854775807, got 9223372036854775808"),
         ([1], {"end_ids": [2**70]}, ValueError, r"submit: expected end_ids\[0\] a token's id"),
         ([1], {"adapter": "\ud800"}, ValueError, "submit: expected adapter of Unicode characters"),
         ([1], {"response_format": {"type": "\ud800"}}, ValueError, "submit: expected a response_format of Unicode characters"),
         ([1], {"temperature": "1"}, TypeError, "submit: expected temperature a number, got '1'"),
-        ([1], {"seed": -1}, ValueError, "submit: expected seed from 0 to 9223372036854775807, got -1"),
+        ([1], {"seed": -(2**63) - 1}, ValueError, "submit: expected seed from -9223372036854775808 to"),
+        ([1], {"end_ids": [3, -1]}, ValueError, r"submit: expected end_ids\[1\] from 0 to \d+, got -1"),
+        ([1], {"end_ids": [10**6]}, ValueError, r"submit: expected end_ids\[0\] from 0 to \d+, got 1000000"),
+        ([1], {"stop": 5}, TypeError, "submit: expected stop a text or a list of texts, got 5"),
+        ([1], {"stop": ["a", 5]}, TypeError, r"submit: expected stop\[1\] a string, got 5"),
+        ([1], {"stop": ""}, ValueError, "submit: expected texts in stop that are not empty, got an empty one"),
+        ([1], {"stop": ["a"] * 17}, ValueError, "submit: expected at most 16 texts in stop, got 17"),
+        ([1], {"stop": "\ud800"}, ValueError, r"submit: expected stop\[0\] of Unicode characters"),
         ([1], {"repetition_penalty": 0}, ValueError, "submit: expected repetition_penalty from 0.001 to 1000, got 0"),
     ]
     for prompt, options, error, text in requests:

@@ -17,9 +17,9 @@ class SentencePiece {
   // Throws io::Error for a file that is missing or no such model.
   explicit SentencePiece(const std::filesystem::path& path);
 
-  int64_t size() const;                 // pieces
-  int64_t unknown_id() const;           // of the piece for what no other piece covers
-  std::string piece(int64_t id) const;  // id in [0, size())
+  int64_t size() const;                           // pieces
+  int64_t unknown_id() const;                     // of the piece for what no other piece covers
+  std::string piece(int64_t id) const;            // id in [0, size())
   std::optional<char> byte_of(int64_t id) const;  // of a piece that is one
   std::optional<int64_t> find(std::string_view piece) const;
   std::vector<int64_t> encode(std::string_view text) const;
