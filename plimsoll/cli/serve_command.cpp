@@ -128,8 +128,9 @@ int run_serve(ServeCommand& command) {
   write_text(fmt::format("{}: a chat and OpenAI's API at http://{}:{}; Ctrl-C ends it\n", name_of(command.model.path),
                          command.server.host, server.port()));
   while (!interrupt.requested()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const app::InterruptScope impatience;
   write_text("stopping\n");
-  server.stop(std::chrono::seconds(command.drain));
+  server.stop(std::chrono::seconds(command.drain), [&] { return impatience.requested(); });
   audit.write();
   return kExitOk;
 }
@@ -158,7 +159,7 @@ Command serve_command() {
            {"port", "N", integer(command->port, {.from = 0, .to = 65535}), "0: one that is free, which is shown"},
            {"api-key", "TEXT", text(command->api_key), "what clients must send as their key"},
            {"max-batch", "N", integer(command->engine.max_batch, {.from = 1, .to = models::kMostTextRows / 2}),
-            "requests that are written at once"},
+            fmt::format("requests that are written at once, 1 to {}", models::kMostTextRows / 2)},
            {"max-context", "N", integer(command->engine.max_context, kFromZero),
             "tokens of a prompt and its reply; 0: as many as the model sees, of a T5, which sees any number, 2048"},
            {"memory", "GIB", number(command->memory, {.from = 0, .to = 1 << 20}),
@@ -168,7 +169,7 @@ Command serve_command() {
            {"request-timeout", "SECONDS", number(command->request_timeout, {.from = 0, .to = 1e6}),
             "that a reply may take, waiting included, before it is ended with the status 408; 0: any time"},
            {"drain", "SECONDS", integer(command->drain, {.from = 0, .to = 1'000'000}),
-            "that replies may take to end after SIGTERM or Ctrl-C"},
+            "that replies may take to end after SIGTERM or Ctrl-C; a second one ends them at once"},
            threads_option(command->threads),
            watch_option(command->engine.watch),
            audit_option(command->audit),

@@ -35,8 +35,8 @@ class QueueFull(RuntimeError):
 
 class Token(NamedTuple):
     """A token of a reply. text: the characters that it completes, which may be none; a model without tokenizer.json, or of a T5
-    spiece.model, gives none at all. With `stop`, what may become one of these texts comes with a later token. logprob and top, the likeliest tokens with theirs, are by the model, before temperature and
-    penalties."""
+    spiece.model, gives none at all. With `stop`, what may become one of these texts comes with a later token. logprob and
+    top, the likeliest tokens with theirs, are by the model, before temperature and penalties."""
 
     id: int
     text: str
@@ -121,7 +121,7 @@ class Reply:
         return Token(token, text, log_probability if self._wants else None, top_tokens)
 
     def _text_of(self, token: int | None, is_last: bool) -> str:
-        """What a token adds to the text; None: one without a text."""
+        """The text that a token completes; None: a token without one."""
         text: str = "" if token is None else self._stream.next(token)
         if is_last:
             text += self._stream.finish()
@@ -287,10 +287,11 @@ class Engine:
         """Asks for a reply to a text or ids, which a T5's encoder reads, and returns at once. From any thread. An empty text is a line
         break, as in `plimsoll generate`, and for a T5 </s> alone.
 
-        max_tokens: at most; None, and more than that: as many as the context has room for. temperature, top_k, top_p and repetition_penalty None: as the
-        model's generation_config.json says. stop: a text, or up to 16, which end the reply and are not in its tokens' texts. end_ids:
-        tokens that end the text; None: the model's. seed: of the draws, any 64 bits; None: one of its own. logprobs: 0 for those of the tokens, n for those of the n likeliest besides. adapter: the name of one of
-        the engine's adapters; None: the model without. response_format: {"type": "json_object"} or {"type": "json_schema",
+        max_tokens: at most; None, and more than that: as many as the context has room for. temperature, top_k, top_p and
+        repetition_penalty None: as the model's generation_config.json says. stop: a text, or up to 16, which end the reply and are
+        not in its tokens' texts. end_ids: tokens that end the text; None: the model's. seed: of the draws, any 64 bits; None: one
+        of its own. logprobs: 0 for those of the tokens, n for those of the n likeliest besides. adapter: the name of one of the
+        engine's adapters; None: the model without. response_format: {"type": "json_object"} or {"type": "json_schema",
         "json_schema": {"name": ..., "schema": ...}}, as the server takes it, after which the text ends; None: any text. Raises
         QueueFull.
         """

@@ -166,7 +166,7 @@ def test_a_stop_ends_the_text_and_is_not_shown(engine, tiny, tmp_path):
             next(reply)
         words = ("--prompt", "The sea", "--tokens", 40, "--temperature", 0, "--stop", first)
         assert generated(tiny, tmp_path, *words)[0] == text[: text.index(first)]
-    # What may begin a stop is held, and given with the last token.
+    # Text that may begin a stop is held, and given with the last token.
     assert "".join(token.text for token in engine.submit("The sea", stop=text[-2:] + "never", **options)) == text
 
 
@@ -229,7 +229,18 @@ def test_a_forked_child_does_not_hang(tiny):
     script = FORKED.format(tiny=str(tiny))
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=400, check=False)
     refusal = "Engine: expected the process that made the engine, got a child of it"
-    assert result.stdout.splitlines() == [f"submit {refusal}", "0", f"read {refusal}", "0", "close", "0", "drop", "0", "0", "3"], result
+    assert result.stdout.splitlines() == [
+        f"submit {refusal}",
+        "0",
+        f"read {refusal}",
+        "0",
+        "close",
+        "0",
+        "drop",
+        "0",
+        "0",
+        "3",
+    ], result
 
 
 def test_an_engine_lives_as_long_as_its_replies(tiny):
@@ -317,8 +328,9 @@ def test_what_is_wrong_is_named(tiny, engine, tmp_path):
             Engine(tiny, **options)
     with pytest.raises(RuntimeError, match="config.json"):
         Engine(tmp_path)
-    for directory in (None, b"x", 5):
-        with pytest.raises(TypeError, match=f"Engine: expected model_dir a path, got {directory}"):
+    directories: list[Any] = [None, b"x", 5]
+    for directory in directories:
+        with pytest.raises(TypeError, match=f"Engine: expected model_dir a path, got {directory!r}"):
             Engine(directory)
     for copied in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="Engine: expected an engine to stay in its process, got a pickle or a copy of it"):
@@ -350,7 +362,12 @@ def test_what_is_wrong_is_named(tiny, engine, tmp_path):
         ([1], {"frequency_penalty": -3}, ValueError, "submit: expected frequency_penalty from -2 to 2, got -3"),
         ([1], {"top_k": 2**63}, ValueError, "submit: expected top_k from 0 to 9223372036854775807"),
         ([1], {"logprobs": 21}, ValueError, "submit: expected logprobs from 0 to 20, got 21"),
-        ([1], {"seed": 2**63}, ValueError, "submit: expected seed from -9223372036854775808 to 9223372036854775807, got 9223372036854775808"),
+        (
+            [1],
+            {"seed": 2**63},
+            ValueError,
+            "submit: expected seed from -9223372036854775808 to 9223372036854775807, got 9223372036854775808",
+        ),
         ([1], {"end_ids": [2**70]}, ValueError, r"submit: expected end_ids\[0\] a token's id"),
         ([1], {"adapter": "\ud800"}, ValueError, "submit: expected adapter of Unicode characters"),
         ([1], {"response_format": {"type": "\ud800"}}, ValueError, "submit: expected a response_format of Unicode characters"),

@@ -102,6 +102,13 @@ def test_the_tokens_of_log_probabilities_have_the_spaces_that_they_add(server):
         assert top[token] == number, "the likeliest of those with one text"
 
 
+def test_an_empty_prompt_is_the_end_token_alone(server, engine):
+    expected = [token.logprob for token in engine.submit([1], max_tokens=5, temperature=0, logprobs=0)]
+    assert [token.logprob for token in engine.submit("", max_tokens=5, temperature=0, logprobs=0)] == expected
+    reply = server.client.completions.create(model="any", prompt="", max_tokens=5, temperature=0, logprobs=0)
+    assert reply.usage.prompt_tokens == 1 and reply.choices[0].logprobs.token_logprobs == expected
+
+
 def test_equal_prompts_are_encoded_once(server, folder):
     prompt = "Twelve boats are in the harbour, and one is at sea."
     counts = lambda: (server.metric("read_tokens_total"), server.metric("shared_tokens_total"))

@@ -139,7 +139,7 @@ WRONG: dict[str, list[Any]] = {
     "repetition_penalty": [0, "x"],
     "frequency_penalty": [3, True],
     "presence_penalty": [-3, []],
-    "seed": [-1, 1.5, 2**64],
+    "seed": [1.5, 2**63, -(2**63) - 1, 1e30],
     "n": [0, 17, "2"],
     "max_tokens": [0, -5, 1.5],
     "stop": ["", [""], 5, ["a"] * 17],
@@ -148,7 +148,8 @@ WRONG: dict[str, list[Any]] = {
     "stream_options": [5, []],
     "user": [5],
     "model": [5],
-    "logit_bias": [{"5": 1}],
+    "logit_bias": [{"5": 1}, 5],
+    "tools": [[{"type": "function"}], True],
     "messages": [[], 5, "text"],
     "top_logprobs": [3],
 }
@@ -165,18 +166,72 @@ def test_a_wrong_field_is_named(server):
         ({"role": "user"}, "messages[1].content"),
         ({"content": "a"}, "messages[1].role"),
         ({"role": "user", "content": "a", "tool": 1}, "messages[1].tool"),
+        ({"role": "assistant", "content": "a", "tool_calls": [{}]}, "messages[1].tool_calls"),
         (5, "messages[1]"),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
             server.client.chat.completions.create(model="any", messages=[*MESSAGES, message])
         assert caught.value.param == name
-    for prompt in ([], [-1], [10**6], 5, ["text"], [1.5]):
+    prompts: list[Any] = [[], [-1], [10**6], 5, ["text", "text"], [[1], [2]], [1.5], [[]], ["text", 1]]
+    for prompt in prompts:
         with pytest.raises(openai.BadRequestError) as caught:
             server.client.completions.create(model="any", prompt=prompt)
         assert caught.value.param == "prompt"
+    refusals: list[tuple[Any, str]] = [
+        (["a", "b"], "prompt: expected one, a string or ids, got 2: each needs a request of its own"),
+        ([], "prompt: expected a string or ids, got an empty array"),
+    ]
+    for prompt, text in refusals:
+        with pytest.raises(openai.BadRequestError, match=text):
+            server.client.completions.create(model="any", prompt=prompt)
+    for path, text in (
+        ("/v1/completions", "prompt: expected a string or ids, got none"),
+        ("/v1/chat/completions", "messages: expected one message or more, got none"),
+    ):
+        assert json.loads(server.ask("POST", path, "{}")[2])["error"]["message"] == text
     with pytest.raises(openai.BadRequestError) as caught:
         server.client.completions.create(model="any", prompt=[1] * CONTEXT)
     assert caught.value.code == "context_length_exceeded"
+
+
+def test_what_asks_for_nothing_is_taken(server):
+    """OpenAI's own objects as dicts have all of their fields."""
+    options = {"model": "any", "max_tokens": 8, "temperature": 0}
+    reply = server.client.chat.completions.create(messages=MESSAGES, **options).choices[0].message
+    dumped = reply.model_dump()
+    assert {"refusal", "annotations", "audio", "function_call", "tool_calls"} <= {key for key in dumped if dumped[key] is None}
+    said = lambda *messages, **body: server.client.chat.completions.create(
+        messages=list(messages), **options, extra_body=body
+    ).choices[0]
+    plain = {"role": "assistant", "content": reply.content}
+    expected = said(*MESSAGES, plain, *MESSAGES).message
+    for message in (reply, dumped, dumped | {"annotations": [], "tool_calls": [], "name": "a"}):
+        assert said(*MESSAGES, message, *MESSAGES).message == expected
+    nothing: dict[str, Any] = {
+        "logit_bias": None,
+        "best_of": None,
+        "tool_choice": None,
+        "tools": [],
+        "functions": [],
+        "metadata": {},
+    }
+    assert said(*MESSAGES, plain, *MESSAGES, **nothing).message == expected
+    brief = {"role": "system", "content": "Be short."}
+    assert said({**brief, "role": "developer"}, *MESSAGES).message == said(brief, *MESSAGES).message
+
+
+def test_numbers_that_are_integers_and_any_seed_are_taken(server):
+    ask = lambda **body: server.client.completions.create(model="any", prompt="a", extra_body={"temperature": 1, **body})
+    text = ask(seed=3, max_tokens=9).choices[0].text
+    assert ask(seed=3.0, max_tokens=9.0, n=1.0).choices[0].text == text
+    assert ask(seed=3, max_tokens=9, prompt=["a"]).choices[0].text == text
+    ids = lambda prompt: ask(seed=3, max_tokens=9, prompt=prompt).choices[0].text
+    assert ids([5, 6]) == ids([5.0, 6.0]) == ids([[5, 6]])
+    negative = [ask(seed=seed, max_tokens=20).choices[0].text for seed in (-1, -1, 1, -(2**63))]
+    assert negative[0] == negative[1] != negative[2] and negative[3]
+    schema = {"type": "string", "minLength": 2.0, "maxLength": 2.0}
+    body = {"response_format": {"type": "json_schema", "schema": schema}}
+    assert len(json.loads(ask(max_tokens=99, seed=1, **body).choices[0].text)) == 2
 
 
 # A text that is written whole whatever the model would say, whose characters are no tokens of the tiny tokenizer.
@@ -194,17 +249,23 @@ def spelled(text):
 
 def test_bytes_of_a_chats_tokens_join_to_the_text(server):
     for body in (FORCING, {"temperature": 1, "seed": 4}):
-        options = {"model": "any", "messages": MESSAGES, "max_tokens": 99, "logprobs": True, "top_logprobs": 5, "extra_body": body}
+        options = {
+            "model": "any",
+            "messages": MESSAGES,
+            "max_tokens": 99,
+            "logprobs": True,
+            "top_logprobs": 5,
+            "extra_body": body,
+        }
         choice = server.client.chat.completions.create(**options).choices[0]
         tokens = choice.logprobs.content
         joined = b"".join(bytes(token.bytes) for token in tokens if not SPECIAL.fullmatch(token.token))
         assert joined.decode(errors="replace") == choice.message.content
         pieces = [token for token in tokens if token.token.startswith("\\x")]
         assert len(pieces) > 5, "the text has characters of several tokens"
-        for token in [*tokens, *(other for token in tokens for other in token.top_logprobs)]:
-            assert token.bytes and "\ufffd" not in token.token
-            if token not in pieces and "\\x" not in token.token:
-                assert token.token.encode() == bytes(token.bytes)
+        for each in [*tokens, *(other for token in tokens for other in token.top_logprobs)]:
+            assert each.bytes and "\ufffd" not in each.token
+            assert "\\x" in each.token or each.token.encode() == bytes(each.bytes)
         if body is FORCING:
             assert json.loads(choice.message.content) == FORCED and pieces[0].token == "\\xf0"
 
@@ -281,7 +342,10 @@ def test_a_full_queue_is_answered_429(tiny):
 def test_the_key_lets_in(tiny):
     with serving(tiny, "--api-key", "sesame", key="sesame") as served:
         assert served.client.completions.create(model="any", prompt="a").choices
-        for headers in ({}, {"Authorization": "Bearer sesam"}, {"Authorization": "Bearer sesame2"}, {"Authorization": "sesame"}):
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            assert served.ask("GET", "/v1/models", headers={"Authorization": f"{scheme} sesame"}.items())[0] == 200
+        keys = ("Basic sesame", "Bearer sesam", "Bearer sesame2", "sesame")
+        for headers in ({}, *({"Authorization": key} for key in keys)):
             for path in ("/v1/models", "/metrics"):
                 assert served.ask("GET", path, headers=headers.items())[0] == 401
         assert served.ask("GET", "/")[0] == served.ask("GET", "/health")[0] == 200
@@ -334,13 +398,32 @@ def test_sigterm_lets_replies_end(tiny):
         assert served.ended() == 0
 
 
-def test_replies_that_take_longer_than_the_drain_are_cut(tiny):
-    with serving(tiny, "--drain", 0) as served:
+def error_in(log):
+    (line,) = [line for line in map(json.loads, log.read_text().splitlines()) if line["path"] == "/v1/completions"]
+    return line["error"]
+
+
+def test_a_second_sigterm_ends_replies_at_once(tiny, tmp_path):
+    log = tmp_path / "log"
+    with serving(tiny, "--drain", 600, "--json", log) as served:
+        _, response = streaming(served, CONTEXT - 100)
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.stdout.readline() == "stopping\n"
+        served.process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(http.client.IncompleteRead):
+            assert not response.read().endswith(b"data: [DONE]\n\n")
+        assert served.ended() == 0
+    assert "before the drain ends" in error_in(log)
+
+
+def test_replies_that_take_longer_than_the_drain_are_cut(tiny, tmp_path):
+    with serving(tiny, "--drain", 0, "--json", tmp_path / "log") as served:
         _, response = streaming(served, CONTEXT - 100)
         served.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(http.client.IncompleteRead):
             assert not response.read().endswith(b"data: [DONE]\n\n")
         assert served.ended() == 0
+    assert "before the drain ends" in error_in(tmp_path / "log") and "client" not in error_in(tmp_path / "log")
 
 
 def test_what_cannot_be_served_is_one_line_at_the_start(tiny, tmp_path):

@@ -80,6 +80,26 @@ nlohmann::json to_json(const ApiError& error) {
        {{"message", error.what()}, {"type", type}, {"param", or_null(error.param)}, {"code", or_null(error.code)}}}};
 }
 
+std::string type_of(const nlohmann::json& value) {
+  if (value.is_null()) return "none";
+  return value.is_array() && value.empty() ? "an empty array" : value.type_name();
+}
+
+bool is_integer(const nlohmann::json& value) {
+  return value.is_number_integer() ||
+         (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
+}
+
+std::optional<int64_t> integer_of(const nlohmann::json& value) {
+  if (value.is_number_float()) {
+    const auto number = value.get<double>();
+    // Integers below int64 are read as numbers of -2^63 and less.
+    return number > -0x1p63 && number < 0x1p63 ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
+  }
+  if (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
+  return value.get<int64_t>();
+}
+
 Body::Body(std::string_view text) : Body(parsed(text), "") {}
 
 Body::Body(nlohmann::json object, std::string prefix) : object_(std::move(object)), prefix_(std::move(prefix)) {
@@ -106,16 +126,14 @@ std::optional<bool> Body::flag(const char* name) {
 std::optional<int64_t> Body::integer(const char* name, int64_t from, int64_t to) {
   const nlohmann::json value = take(name);
   if (value.is_null()) return std::nullopt;
-  const bool is_whole = value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>();
-  const bool is_huge = (is_whole && std::abs(value.get<double>()) >= 0x1p63) ||
-                       (value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
-  if (!value.is_number_integer() && !is_huge) {
+  if (!is_integer(value)) {
     refuse_field(name_of(name), "expected an integer, got {}", value.is_number() ? value.dump() : value.type_name());
   }
-  if (is_huge || value.get<int64_t>() < from || value.get<int64_t>() > to) {
+  const std::optional<int64_t> found = integer_of(value);
+  if (!found || *found < from || *found > to) {
     refuse_field(name_of(name), "expected {} to {}, got {}", from, to, value.dump());
   }
-  return value.get<int64_t>();
+  return found;
 }
 
 std::optional<double> Body::number(const char* name, double from, double to) {
@@ -134,11 +152,20 @@ std::optional<std::string> Body::text(const char* name) {
   return value.get<std::string>();
 }
 
+void Body::take_empty(std::initializer_list<const char*> names) {
+  for (const char* const name : names) {
+    const nlohmann::json value = take(name);
+    if (value.is_null() || (value.is_structured() && value.empty())) continue;
+    refuse_field(name_of(name), "expected none, or an empty one, got {}", type_of(value));
+  }
+}
+
 void Body::expect_no_more() const {
-  if (object_.empty()) return;
-  const std::string field = prefix_ + object_.begin().key();
-  throw ApiError(400, field.substr(0, 100) + ": expected a field that is known here, got an unknown one",
-                 field.substr(0, 100));
+  for (const auto& [key, value] : object_.items()) {
+    if (value.is_null()) continue;
+    const std::string field = (prefix_ + key).substr(0, 100);
+    throw ApiError(400, field + ": expected a field that is known here, got an unknown one", field);
+  }
 }
 
 }  // namespace plimsoll::serve

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -10,6 +11,14 @@
 #include <vector>
 
 namespace plimsoll::serve {
+
+// The type of a value as an error has it.
+std::string type_of(const nlohmann::json& value);
+
+// Whether JSON counts a value among the integers: 3.0 is one.
+bool is_integer(const nlohmann::json& value);
+// The value of an integer; none: beyond int64.
+std::optional<int64_t> integer_of(const nlohmann::json& value);
 
 class Body {
  public:
@@ -22,7 +31,9 @@ class Body {
   std::optional<double> number(const char* name, double from, double to);
   std::optional<std::string> text(const char* name);
   nlohmann::json take(const char* name);  // null if it is not there
-  // An error if a field has not been taken: it is unknown.
+  // Fields that may stand there empty, as arrays or objects, for they ask for nothing then.
+  void take_empty(std::initializer_list<const char*> names);
+  // An error if a field has not been taken: it is unknown. One that is null asks for nothing.
   void expect_no_more() const;
 
   std::string name_of(const char* name) const { return prefix_ + name; }

@@ -21,7 +21,7 @@ using nlohmann::json;
 using tokenize::Specials;
 
 constexpr std::chrono::milliseconds kPatience(20);  // between two looks whether the client is still there
-constexpr const char* kNobody = "the server stops, or the client has gone";
+constexpr const char* kNobody = "the client has gone";
 
 std::string new_id(bool is_chat) {
   static const uint64_t start = (uint64_t{std::random_device()()} << 32) | std::random_device()();
@@ -50,8 +50,8 @@ std::string spelled(const std::string& bytes, const char* prefix) {
   if (tokenize::valid_bytes(bytes) == bytes.size()) return bytes;
   std::string text = prefix;
   for (const char byte : bytes) {
-    text += byte >= ' ' && byte <= '~' ? std::string(1, byte)
-                                       : io::compose("\\x{:02x}", static_cast<unsigned char>(byte));
+    text +=
+        byte >= ' ' && byte <= '~' ? std::string(1, byte) : io::compose("\\x{:02x}", static_cast<unsigned char>(byte));
   }
   return text;
 }
@@ -181,7 +181,8 @@ json Completion::log_probabilities(Choice& choice, const std::vector<ReplyToken>
     result["tokens"].push_back(text_of(token.token.id));
     result["token_logprobs"].push_back(token.token.log_probability);
     result["top_logprobs"].push_back(std::move(top));
-    result["text_offset"].push_back(choice.offsets.add(choice.token_texts.bytes_of(token.token.id, Specials::kWithout)));
+    result["text_offset"].push_back(
+        choice.offsets.add(choice.token_texts.bytes_of(token.token.id, Specials::kWithout)));
     choice.token_texts.follow(token.token.id);
   }
   return result;

@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kMostChoices = 16, kMostTop = 20;
 constexpr size_t kMostStops = 16;
 constexpr size_t kLargeText = size_t{1} << 18;  // bytes
-constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
 
 std::vector<std::string> read_stops(nlohmann::json stop) {
   if (stop.is_null()) return {};
@@ -39,7 +39,7 @@ std::vector<std::string> read_stops(nlohmann::json stop) {
 // A string, or parts {"type": "text", "text": ...}.
 std::string read_content(const nlohmann::json& content, const std::string& name) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) refuse_field(name, "expected a string or parts of text, got {}", content.type_name());
+  if (!content.is_array()) refuse_field(name, "expected a string or parts of text, got {}", type_of(content));
   std::string text;
   for (const nlohmann::json& each : content) {
     Body part(each, name + ".");
@@ -54,17 +54,18 @@ std::string read_content(const nlohmann::json& content, const std::string& name)
 
 std::vector<tokenize::ChatMessage> read_messages(const nlohmann::json& messages) {
   if (!messages.is_array() || messages.empty()) {
-    refuse_field("messages", "expected one message or more, got {}",
-                 messages.is_array() ? "none" : messages.type_name());
+    refuse_field("messages", "expected one message or more, got {}", type_of(messages));
   }
   std::vector<tokenize::ChatMessage> result;
   for (const nlohmann::json& each : messages) {
     const std::string name = "messages[" + std::to_string(result.size()) + "]";
     Body message(each, name + ".");
     const std::optional<std::string> role = message.text("role");
-    if (!role) refuse_field(name + ".role", "expected system, user or assistant, got none");
-    result.push_back({*role, read_content(message.take("content"), name + ".content")});
+    if (!role) refuse_field(name + ".role", "expected system, developer, user or assistant, got none");
+    result.push_back({role == "developer" ? "system" : *role,  // OpenAI's newer word, which templates do not know
+                      read_content(message.take("content"), name + ".content")});
     message.text("name");  // templates know no names
+    message.take_empty({"annotations", "tool_calls"});
     message.expect_no_more();
   }
   return result;
@@ -99,19 +100,30 @@ std::vector<int64_t> chat_prompt(Body& body, const ServedModel& served) {
 
 // A string, or ids.
 std::vector<int64_t> plain_prompt(Body& body, const ServedModel& served) {
-  const nlohmann::json prompt = body.take("prompt");
+  nlohmann::json prompt = body.take("prompt");
+  const auto is_prompt = [](const nlohmann::json& value) { return value.is_string() || value.is_array(); };
+  if (prompt.is_array() && !prompt.empty() && std::ranges::all_of(prompt, is_prompt)) {
+    if (prompt.size() > 1) {
+      refuse_field("prompt", "expected one, a string or ids, got {}: each needs a request of its own", prompt.size());
+    }
+    nlohmann::json only = std::move(prompt.front());
+    prompt = std::move(only);
+  }
   if (prompt.is_string()) {
     const auto& text = prompt.get_ref<const std::string&>();
-    return encode(served, text.empty() ? "\n" : text, tokenize::Specials::kWith, "prompt");
+    const bool lacks_text = text.empty() && served.model.decoder != nullptr;  // a T5's encoder reads </s>
+    return encode(served, lacks_text ? "\n" : text, tokenize::Specials::kWith, "prompt");
   }
-  if (!prompt.is_array() || prompt.empty())
-    refuse_field("prompt", "expected a string or ids, got {}", prompt.type_name());
+  if (!prompt.is_array() || prompt.empty()) {
+    refuse_field("prompt", "expected a string or ids, got {}", type_of(prompt));
+  }
   std::vector<int64_t> ids;
   for (const nlohmann::json& id : prompt) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() > INT32_MAX) {
+    const std::optional<int64_t> number = is_integer(id) ? integer_of(id) : std::nullopt;
+    if (!number || *number < 0 || *number > INT32_MAX) {
       refuse_field("prompt", "expected ids of tokens, 0 or more, got {}", id.is_number() ? id.dump() : id.type_name());
     }
-    ids.push_back(id.get<int64_t>());
+    ids.push_back(*number);
   }
   return ids;
 }
@@ -135,6 +147,7 @@ void read_common(Body& body, std::string_view text, const ServedModel& served, s
   Request& request = result.request;
   request.adapter = read_adapter(body, served);
   body.text("user");
+  body.take_empty({"functions", "logit_bias", "metadata", "tools"});
   app::SamplingChoice sampling{.temperature = body.number("temperature", 0, 100),
                                .top_k = body.integer("top_k", 0, kMost),
                                .top_p = body.number("top_p", 0, 1)};
@@ -148,8 +161,9 @@ void read_common(Body& body, std::string_view text, const ServedModel& served, s
   request.rules.presence_penalty = body.number("presence_penalty", -2, 2).value_or(0);
   request.ends = served.model.ends;
   request.format = served.formats.read(body.take("response_format"), text);
-  const std::optional<int64_t> seed = body.integer("seed", is_llama_cpp ? -1 : 0, kMost);
-  request.seed = seed.value_or(-1) >= 0 ? *seed : static_cast<int64_t>(std::random_device()());
+  const std::optional<int64_t> seed = body.integer("seed", is_llama_cpp ? -1 : kLeast, kMost);
+  const bool has_seed = seed && !(is_llama_cpp && *seed < 0);
+  request.seed = has_seed ? *seed : static_cast<int64_t>(std::random_device()());
   if (!is_llama_cpp) result.choices = body.integer("n", 1, kMostChoices).value_or(1);
   if (result.choices > served.places) {
     refuse_field("n", "expected at most {}, the requests that are served and wait at once, got {}", served.places,

@@ -58,6 +58,14 @@ bool are_same_digests(const std::string& a, const std::string& b) {
   return different == 0;
 }
 
+// The key of a header Authorization; empty: it has none. The scheme may be written in any case (RFC 9110, 11.1).
+std::string key_of(const std::string& authorization) {
+  constexpr std::string_view kScheme = "bearer ";
+  const auto is_same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };
+  const bool has_key = std::ranges::equal(authorization.substr(0, kScheme.size()), kScheme, is_same);
+  return has_key ? authorization.substr(kScheme.size()) : "";
+}
+
 std::string digest_of(const std::string& text) { return io::sha256(std::as_bytes(std::span(text))); }
 
 void answer(httplib::Response& response, const ApiError& error) {
@@ -142,10 +150,7 @@ void expect_free_address(const ServerOptions& options) {
 class Server::Http final : public httplib::Server {
  public:
   Http(Engine& engine, ServedModel served, ServerOptions options)
-      : engine_(engine),
-        served_(std::move(served)),
-        options_(std::move(options)),
-        key_(digest_of("Bearer " + options_.api_key)) {
+      : engine_(engine), served_(std::move(served)), options_(std::move(options)), key_(digest_of(options_.api_key)) {
     new_task_queue = [this] { return workers_.release(); };
     set_tcp_nodelay(true);  // each event of a stream is sent at once
     set_payload_max_length(static_cast<size_t>(options_.most_body_bytes));
@@ -164,12 +169,14 @@ class Server::Http final : public httplib::Server {
 
   ~Http() override { end(std::chrono::milliseconds(0)); }
 
-  void end(std::chrono::milliseconds patience) {
+  void end(std::chrono::milliseconds patience, const std::function<bool()>& hurries = {}) {
     if (!listener_.joinable()) return;
     stopping_ = true;
     stop();
     const auto until = steady_clock::now() + patience;
-    while (under_way_ > 0 && steady_clock::now() < until) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    while (under_way_ > 0 && steady_clock::now() < until && !(hurries && hurries())) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
     cut_ = true;
     listener_.join();
   }
@@ -315,7 +322,7 @@ class Server::Http final : public httplib::Server {
   // The page and its health are for everybody.
   bool let_in(const httplib::Request& request, httplib::Response& response) const {
     if (options_.api_key.empty() || request.path == "/" || request.path == "/health") return true;
-    if (are_same_digests(digest_of(request.get_header_value("Authorization")), key_)) return true;
+    if (are_same_digests(digest_of(key_of(request.get_header_value("Authorization"))), key_)) return true;
     answer(response, ApiError(401, "expected the key of this server, got another or none", "", "invalid_api_key"));
     return false;
   }
@@ -341,7 +348,8 @@ class Server::Http final : public httplib::Server {
         throw ApiError(408, io::compose("expected a reply within {} seconds, got none that is whole", timeout.count()),
                        "", "timeout");
       }
-      if (cut_ || connection.is_gone()) return true;
+      if (cut_) throw ApiError(503, "the server stops: expected a reply that is whole before the drain ends, got none");
+      if (connection.is_gone()) return true;
       if (now < next || !connection.is_half_closed()) return false;
       next = now + kInterimPause;  // it may have gone, and shows it then
       return !send();
@@ -380,7 +388,7 @@ class Server::Http final : public httplib::Server {
   Engine& engine_;
   const ServedModel served_;
   const ServerOptions options_;
-  const std::string key_;  // digest of the header that lets in
+  const std::string key_;  // digest of what lets in
   int port_ = 0;
   std::atomic<bool> stopping_ = false, cut_ = false;
   std::atomic<int64_t> under_way_ = 0;
@@ -396,6 +404,8 @@ Server::~Server() = default;
 
 int Server::port() const { return http_->port(); }
 
-void Server::stop(std::chrono::milliseconds patience) { http_->end(patience); }
+void Server::stop(std::chrono::milliseconds patience, const std::function<bool()>& hurries) {
+  http_->end(patience, hurries);
+}
 
 }  // namespace plimsoll::serve

@@ -38,8 +38,8 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   int port() const;
-  // Takes no more requests, waits for those under way for so long, and then ends their replies.
-  void stop(std::chrono::milliseconds patience);
+  // Takes no more requests, waits for those under way for so long, or until hurries() is true, and then ends their replies.
+  void stop(std::chrono::milliseconds patience, const std::function<bool()>& hurries = {});
 
  private:
   class Http;

@@ -151,6 +151,7 @@ TEST(JsonMachine, StringsHaveAsManyCharactersAsTheyMay) {
       {R"("abc")", R"("\ud83d\ude00ab")", R"("\ud83dab")"});
   expect_texts(R"({"type": "string", "minLength": 2, "maxLength": 3})", {R"("ab")", R"("éüa")", R"("\n\u00e9")"},
                {R"("")", R"("a")", R"("é")", R"("\ud83d\ude00")", R"("abcd")"});
+  expect_texts(R"({"type": "string", "minLength": 2.0, "maxLength": 2e0})", {R"("ab")"}, {R"("a")", R"("abc")"});
   expect_texts(R"({"minLength": 1})", {R"("a")", R"("a longer one")"}, {R"("")", "1"});
   expect_texts(R"({"type": "string", "minLength": 1, "maxLength": 1})", {R"("a")"}, {R"("")", R"("ab")"});
 }
@@ -267,6 +268,8 @@ TEST(JsonSchema, WhatIsNotSupportedIsNamed) {
   const std::vector<std::pair<std::string, std::string>> wrong = {
       {R"({"type": "string", "pattern": "a*"})", "schema.pattern"},
       {R"({"type": "string", "minLength": -1})", "schema.minLength"},
+      {R"({"type": "string", "minLength": 1.5})", "schema.minLength"},
+      {R"({"type": "string", "minLength": 1e300})", "schema.minLength"},
       {R"({"type": "string", "minLength": 3, "maxLength": 2})", "schema.maxLength"},
       {R"({"type": "array", "minLength": 1})", "schema.minLength"},
       {R"({"type": "integer", "minimum": 1})", "schema.minimum"},
