@@ -80,7 +80,7 @@ def test_errors_say_what_is_wrong(server):
         ("/v1/completions", {"\0": 1}, "\0", "\\u0000: expected a field that is known here"),
         ("/v1/completions", {"model": "a\0b", "response_format": {"type": "\0"}}, "response_format.type", "got \\u0000"),
         ("/v1/completions", {"prompt": [-1]}, "prompt", "expected ids of tokens, 0 or more, got -1"),
-        ("/v1/completions", {"prompt": ["a"]}, "prompt", "expected ids of tokens, 0 or more, got string"),
+        ("/v1/completions", {"prompt": ["a", 1]}, "prompt", "expected ids of tokens, 0 or more, got string"),
         ("/v1/completions", {"top_k": huge}, "top_k", f"expected 0 to {2**63 - 1}, got 1e+20"),
         ("/v1/completions", {"top_k": -huge}, "top_k", f"expected 0 to {2**63 - 1}, got -1e+20"),
         ("/v1/completions", {"top_k": 1.5}, "top_k", "expected an integer, got 1.5"),
