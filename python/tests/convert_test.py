@@ -313,3 +313,35 @@ def test_dtypes_and_devices():
     model = nn.Linear(16, 8, device="meta")
     plimsoll.convert(model)
     assert model(torch.empty(3, 16, device="meta")).is_meta
+
+
+@pytest.mark.parametrize("steps_before", [0, 1])
+@pytest.mark.parametrize("use_buffers", [False, True])
+def test_an_average_of_a_converted_model_may_be_made_before_the_first_step_or_after(steps_before, use_buffers):
+    model = make_mlp()
+    plimsoll.convert(model, recipe=recipe.DelayedScaling())
+
+    def step():
+        model(torch.randn(8, model[0].in_features)).sum().backward()
+
+    for _ in range(steps_before):
+        step()
+    average = torch.optim.swa_utils.AveragedModel(model, use_buffers=use_buffers)
+    step()
+    average.update_parameters(model)
+    step()
+    average.update_parameters(model)
+    names = {name for name, _ in model.named_buffers()}
+    assert {name.removeprefix("module.") for name, _ in average.named_buffers() if name != "n_averaged"} == names
+    average.module.load_state_dict(model.state_dict())
+
+
+def test_a_checkpoint_of_unused_histories_loads_into_a_model_with_a_recipe_and_back():
+    unused, sized = make_mlp(), make_mlp()
+    plimsoll.convert(unused)
+    plimsoll.convert(sized, recipe=recipe.DelayedScaling(amax_history_len=7))
+    assert {b.numel() for n, b in sized.named_buffers() if n.endswith("_amax_history")} == {7}
+    state = copy.deepcopy(sized.state_dict())
+    sized.load_state_dict(unused.state_dict())
+    sized(torch.randn(8, sized[0].in_features)).sum().backward()
+    unused.load_state_dict(state)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import torch
 
-from plimsoll.common.recipe import Recipe
+from plimsoll.common.recipe import DelayedScaling, Recipe
 from plimsoll.convert.attention import swap_attention
 from plimsoll.convert.linear import is_conv1d, swap_linear
 from plimsoll.convert.norm_pairs import ConvertedSequential, is_pair
@@ -178,6 +178,10 @@ def convert(
     _swap_containers(model, plan.report)
     if recipe is not None:
         enter_scope(module, recipe)
+    if isinstance(recipe, DelayedScaling):
+        for part in module.modules():
+            if isinstance(part, ScaledModule):
+                part.size_histories(recipe.amax_history_len)
     return plan.report
 
 

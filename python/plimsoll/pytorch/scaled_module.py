@@ -75,9 +75,9 @@ class InitializedModule(torch.nn.Module):
 class ScaledModule(InitializedModule, WithProducts):
     """The state of each product is nine named buffers, `input_scale`, `input_amax_history`, `input_step`, `weight_scale`,
     ..., with a prefix where a module has two products. They are FP32 and int64 whatever the parameters are, and belong
-    to the state dict. A history has the recipe's length once it has been used. They stay on the CPU, which reads the amaxes of
-    all products at once at the end of a pass, wherever the parameters go. Parameters of two dimensions are weights of products;
-    quantized_model_init makes codes of them."""
+    to the state dict. A history has the recipe's length once it has been used, and from plimsoll.convert(model, recipe)
+    on. They stay on the CPU, which reads the amaxes of all products at once at the end of a pass, wherever the parameters go.
+    Parameters of two dimensions are weights of products; quantized_model_init makes codes of them."""
 
     def __init__(
         self, device: torch.device | str | None, params_dtype: torch.dtype | None, fuse_wgrad_accumulation: bool = False
@@ -97,6 +97,14 @@ class ScaledModule(InitializedModule, WithProducts):
                 self.register_buffer(names[-1], torch.zeros(1, dtype=dtype, device=device))
         self._products[prefix] = names
         self._keys[prefix] = torch.empty(0, device="cpu")
+
+    def size_histories(self, length: int) -> None:
+        """Gives histories that nothing was recorded in their length at once, so that a copy of the module made now has the
+        sizes of one made later."""
+        for name in self._state_names():
+            buffer = self.get_buffer(name)
+            if name.endswith("_amax_history") and buffer.numel() == 1 and (buffer.is_meta or not buffer.any()):
+                self._buffers[name] = buffer.new_zeros(length)
 
     def _state(self, prefix: str = "") -> list[torch.Tensor]:
         if torch.compiler.is_compiling():
