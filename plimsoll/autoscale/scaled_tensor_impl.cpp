@@ -1,5 +1,6 @@
 #include "plimsoll/autoscale/scaled_tensor_impl.h"
 
+#include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 
 #include "plimsoll/autoscale/storage.h"
@@ -17,6 +18,13 @@ DispatchKeySet scaled_keys() {
 
 // Attached to a scaled tensor: the plain one that takes over its data has it then.
 using Carried = c10::intrusive_ptr<ScaledTensorImpl>;
+
+// Another tensor of the memory of `base`. As torch's views, it is one of inference mode only where that one is.
+at::Tensor make_another(const ScaledTensorImpl& base, const at::Tensor& data, at::ScalarType logical,
+                        const at::Tensor& scales = {}) {
+  const c10::InferenceMode mode(!base.key_set().has(DispatchKey::ADInplaceOrView));
+  return at::Tensor(c10::make_intrusive<ScaledTensorImpl>(data, base.shared_pointer(), logical, scales));
+}
 
 c10::intrusive_ptr<ScaledTensorImpl> copy_of(const ScaledTensorImpl& impl) {
   return c10::make_intrusive<ScaledTensorImpl>(impl.data(), impl.shared_pointer(),
@@ -100,12 +108,11 @@ at::Tensor make_scaled(const at::Tensor& data, const ScaledOptions& options) {
 
 at::Tensor with_logical(const at::Tensor& scaled, at::ScalarType logical) {
   const ScaledTensorImpl& impl = scaled_impl(scaled);
-  return at::Tensor(c10::make_intrusive<ScaledTensorImpl>(impl.data(), impl.shared_pointer(), logical, impl.scales()));
+  return make_another(impl, impl.data(), logical, impl.scales());
 }
 
 at::Tensor make_view(const at::Tensor& data, const ScaledTensorImpl& base) {
-  return at::Tensor(
-      c10::make_intrusive<ScaledTensorImpl>(data, base.shared_pointer(), c10::typeMetaToScalarType(base.dtype())));
+  return make_another(base, data, c10::typeMetaToScalarType(base.dtype()));
 }
 
 }  // namespace plimsoll::autoscale

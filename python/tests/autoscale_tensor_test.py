@@ -220,3 +220,17 @@ def test_dtype_and_copies():
     assert autoscale.value(parameter).any() and not autoscale.value(twin).any()
     parameter.data = torch.ones(8) * 5
     assert autoscale.is_scaled(parameter) and torch.equal(autoscale.value(parameter), torch.full((8,), 5.0))
+
+
+def test_a_model_runs_in_inference_mode():
+    model: Any = autoscale.autoscale(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)))
+    x = torch.randn(2, 3, 64)
+    with torch.no_grad():
+        expected = autoscale.value(model(x))
+    with torch.inference_mode():
+        y = model(x)
+        assert torch.equal(autoscale.value(y), expected)
+        assert y.is_inference() and y.view(-1).is_inference() and not model[0].weight.t().is_inference()
+    loss = model(x).sum()
+    loss.backward()
+    assert model[0].weight.grad is not None
