@@ -74,6 +74,11 @@ class Alignment {
   double rms_ = -std::numeric_limits<double>::infinity();
 };
 
+// A plain tensor without dimensions. The scale that a policy gave it may say nothing of its size.
+Scale scale_of_constant(const at::Tensor& constant) {
+  return constant.is_complex() ? zero_scale() : scale_of_number(constant.item<double>());
+}
+
 void multiply_by(double factor, at::Tensor& data) {
   if (factor != 1) data = data * factor;
 }
@@ -84,26 +89,39 @@ Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stac
   const Policy& policy = operands.session()->settings().policy;
   Scale product, self = zero_scale();
   Alignment alignment;
-  bool aligned = false, accumulates = false;
+  bool aligned = false, accumulates = false, term_constant = true;
+  Scale constants;  // product of those that are factors of an accumulator's term
+  Scale self_constant = zero_scale();
+  double smallest = kUnbounded;  // constant
+  const auto note_constant = [&](const Scale& scale) {
+    if (!scale.is_zero()) smallest = std::min(smallest, scale.largest());
+  };
   for (const Operand& operand : operands.all()) {
     if (!operand.is_data()) continue;
     const bool constant = operand.tensor.dim() == 0 && !is_scaled(operand.tensor);
     if (operand.use == Use::kAligned || operand.use == Use::kCompared) {
       constant ? alignment.add_constant(operand.scale) : alignment.add(operand.scale);
+      if (constant) note_constant(scale_of_constant(operand.tensor));
       aligned |= operand.use == Use::kAligned;
     } else if (operand.use == Use::kAccumulated) {
       self = operand.scale;
       accumulates = true;
+      if (constant) self_constant = scale_of_constant(operand.tensor);
     } else {
       const Scale& scale = operand.scale;
       const Scale factor = power(is_half_degree(operand.use) ? even(scale) : scale, degree_of(operand.use));
       product = autoscale::product(product, factor);
+      term_constant &= constant;
+      if (constant) constants = autoscale::product(constants, scale_of_constant(operand.tensor));
     }
   }
   double shifted_factor = 1;
   for_each_number(plan, stack, [&](NumberUse use, const c10::IValue& value) {
     const Scale scale = scale_of_number(number(value));
-    if (use == NumberUse::kConstant) alignment.add_constant(scale);
+    if (use == NumberUse::kConstant) {
+      alignment.add_constant(scale);
+      note_constant(scale);
+    }
     if (use == NumberUse::kTermFactor) shifted_factor = number(value);
     if (is_factor_of_result(use))
       product = autoscale::product(product, power(number_scale(policy, number(value)), degree_of(use)));
@@ -113,9 +131,12 @@ Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stac
     const Scale term = autoscale::product(product, scale_of_number(shifted_factor));
     result.expected = settled_by(policy, sum(self, term), false);
     result.common = result.expected.exponent;
+    note_constant(self_constant);
+    if (term_constant) note_constant(autoscale::product(constants, scale_of_number(shifted_factor)));
   } else if (aligned) {
     result.expected = alignment.scale();
   }
+  result.small = smallest < result.common + smallest_normal(operands.session()->settings().storage);
   return result;
 }
 

@@ -7,13 +7,18 @@
 #include "plimsoll/autoscale/casts.h"
 #include "plimsoll/autoscale/composition.h"
 #include "plimsoll/autoscale/operands.h"
+#include "plimsoll/autoscale/powers.h"
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/ops/torch_internals/collective.h"
+#include "plimsoll/runtime/unexpected.h"
 
 namespace plimsoll::autoscale {
 namespace {
 
 using torch::jit::Stack;
+
+// In a session's counts the calls in place whose constant the tensor's format does not hold.
+constexpr const char* kLostConstant = "autoscale::lost_constant";
 
 int64_t elements_of_first(Operands& operands) {
   for (const Operand& operand : operands.all())
@@ -38,9 +43,26 @@ bool rounds_from_fp32(const at::Tensor& target) {
   return keeps_remainder(target) || scaled_impl(target).shared().session->settings().rounding == Rounding::kStochastic;
 }
 
+// Whether the rule says of this call that its result's elements lie further apart than the operands'.
+bool spreads(const Plan& plan, Operands& operands, const Stack& stack) {
+  switch (plan.rule == nullptr ? Spread::kAsOperands : plan.rule->spread) {
+    case Spread::kAsOperands:
+    case Spread::kSums:  // dtype_of()
+      return false;
+    case Spread::kWide:
+      return true;
+    case Spread::kSquare:
+      return are_one_tensor(operands.all().front().tensor, operands.all().back().tensor);
+    case Spread::kPower:
+      return is_spreading_power(stack.back());
+  }
+  runtime::unexpected("autoscale: spread", static_cast<int>(plan.rule->spread));
+}
+
 struct Prepared {
   bool on_values = false;  // nothing follows from the operands' scales
   bool casts = false;      // the caller asks for a dtype that the data cannot stand in for
+  bool spreads = false;    // the result's data are FP32
   Composition composition = {};
   at::ScalarType logical = at::kFloat;
   int64_t terms = 1;  // elements of the first operand
@@ -52,6 +74,7 @@ Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
   Prepared prepared{
       .on_values = plan.is_fallback() || casts_to || !operands.strided() || (operands.wide() && !plan.in_place),
       .casts = casts_to,
+      .spreads = spreads(plan, operands, stack),
       .logical = logical_of(plan, operands, stack)};
   const std::string& name = plan.name;
   const bool has_rule = !plan.is_fallback() || plan.counts_as_rule;
@@ -64,7 +87,10 @@ Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
     prepared.terms = elements_of_first(operands);
     const Scale largest = grown(prepared.composition.expected, plan.rule->growth, prepared.terms);
     const bool rounds_once = plan.in_place && rounds_from_fp32(operands.all().front().tensor);
-    const bool narrow = operands.one_format() && !operands.wide() && !measures(plan) && !rounds_once &&
+    prepared.spreads |= prepared.composition.small;
+    const bool widens = widens_spread(operands.session()->settings().policy) &&
+                        (prepared.spreads || plan.rule->spread == Spread::kSums);
+    const bool narrow = operands.one_format() && !operands.wide() && !measures(plan) && !rounds_once && !widens &&
                         fits(largest.bound, operands.session()->settings().storage);
     if (!narrow) operands.widen();
     apply(prepared.composition, plan, operands, stack);
@@ -107,6 +133,29 @@ Scale expected_of(const at::Tensor& result, const Plan& plan, const Prepared& pr
   return grown(prepared.composition.expected, plan.rule->growth, terms);
 }
 
+// Whether the operands' scales say how large the result is. Elements that lie far apart may be made equal by others that
+// do: a row by its own size.
+bool follows_scales(const Operands& operands, const Prepared& prepared) {
+  return !prepared.on_values && !(operands.meets_spread() && widens_spread(operands.session()->settings().policy));
+}
+
+// dtype of a result's data.
+at::ScalarType dtype_of(const at::Tensor& result, const Plan& plan, const Operands& operands,
+                        const Prepared& prepared) {
+  const bool sums = !plan.is_fallback() && plan.rule->spread == Spread::kSums &&
+                    prepared.terms >= kFewestTerms * std::max<int64_t>(1, result.numel());
+  return operands.result_dtype(result.dim(), prepared.spreads || sums);
+}
+
+// A constant that vanishes, or loses bits, in a result whose data have 16 bits.
+void count_lost_constant(Session& session, const std::string& name) {
+  session.count(kLostConstant, &CallCounts::storage);
+  TORCH_WARN_ONCE(
+      "autoscale: ", name, ": expected a constant that 16 bits hold beside the other values, got a smaller one; ",
+      "not in place, and under the policy autoscale, the result has FP32 data. report() counts such calls as ",
+      kLostConstant);
+}
+
 // A result that torch has rounded to a narrow dtype: held as it is.
 at::Tensor cast_result(const at::Tensor& result, const Operands& operands, const Prepared& prepared) {
   const at::ScalarType dtype = storage_dtype(*operands.session(), result.dim(), operands.wide());
@@ -127,12 +176,15 @@ at::Tensor scaled_result(const at::Tensor& result, ResultScale scale, const Plan
   if (prepared.on_values && operands.wide() && result.scalar_type() == at::kFloat) return make_scaled(result, options);
   const int32_t exponent = prepared.composition.expected.exponent;
   std::optional<Scale> expected;
-  if (scale == ResultScale::kFollows && !prepared.on_values) expected = expected_of(result, plan, prepared);
+  if (scale == ResultScale::kFollows && follows_scales(operands, prepared))
+    expected = expected_of(result, plan, prepared);
   if (scale == ResultScale::kNormalised && !prepared.on_values) expected = normalised(operands.all(), result);
   if (scale == ResultScale::kLikeFirst && !prepared.on_values) expected = like_first(operands.all());
+  const at::ScalarType dtype = dtype_of(result, plan, operands, prepared);
+  if (prepared.composition.small && dtype != at::kFloat) count_lost_constant(*operands.session(), plan.name);
   const Encoded encoded =
       encode({.data = result, .exponent = exponent}, *operands.session(),
-             {.dtype = storage_dtype(*operands.session(), result.dim(), operands.wide()),
+             {.dtype = dtype,
               .expected = expected ? &*expected : nullptr,
               .origin = scale == ResultScale::kLossGradient ? Origin::kLossGradient : Origin::kResult});
   options.scale = encoded.scale;
@@ -145,7 +197,9 @@ void finish_in_place(const Plan& plan, Operands& operands, const Prepared& prepa
   const at::Tensor result = written.is_floating_point() ? written : written.to(at::kFloat);  // eq_
   const at::Tensor& self = operands.all().front().tensor;
   const Scale expected = expected_of(result, plan, prepared);
-  const bool follows = plan.results.front().scale == ResultScale::kFollows && !prepared.on_values;
+  if (prepared.composition.small && scaled_impl(self).data().scalar_type() != at::kFloat && !keeps_remainder(self))
+    count_lost_constant(*operands.session(), plan.name);
+  const bool follows = plan.results.front().scale == ResultScale::kFollows && follows_scales(operands, prepared);
   assign(self, {.data = result, .exponent = prepared.composition.expected.exponent}, follows ? &expected : nullptr);
   stack.emplace_back(self);
 }

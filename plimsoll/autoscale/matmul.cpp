@@ -225,7 +225,7 @@ void run_matmul(int64_t dims, const Plan& plan, Stack& stack) {
                   matrices.a.data.size(-1) == matrices.b.data.size(-2),
               plan.name, ": expected matrices [m, k] and [k, n], got ", matrices.a.data.sizes(), " and ",
               matrices.b.data.sizes());
-  const at::ScalarType dtype = storage_dtype(session, dims, operands.wide());
+  const at::ScalarType dtype = operands.result_dtype(dims);
   const bool codes = dims == 2 && !operands.wide() && encode_operands(all, matrices, session.settings());
   Factors factors = factors_of(plan, stack);
   if (session.settings().policy.method == Method::kUnit) factors.alpha *= unit_factor(matrices);

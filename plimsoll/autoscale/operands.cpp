@@ -59,6 +59,19 @@ void Operands::add(const at::Tensor& tensor, const ArgumentPlan& plan, size_t ar
   if (session_ == nullptr) session_ = shared.session;
   wide_ |= shared.wide && tensor.dim() > 0;
   gradient_ |= shared.gradient;
+  note_spread(tensor, plan.use);
+}
+
+// Numbers, and what they are expanded to, fit any data.
+void Operands::note_spread(const at::Tensor& tensor, Use use) {
+  const ScaledTensorImpl& impl = scaled_impl(tensor);
+  if (use == Use::kAnyScale || use == Use::kCompared || tensor.dim() == 0 || impl.shared().base.dim() == 0) return;
+  (impl.data().scalar_type() == at::kFloat ? has_spread_ : has_narrow_) = true;
+}
+
+at::ScalarType Operands::result_dtype(int64_t dimensions, bool spreads) const {
+  const bool keeps_fp32 = widens_spread(session_->settings().policy) && (spreads || spread());
+  return storage_dtype(*session_, dimensions, wide_ || keeps_fp32);
 }
 
 bool Operands::enter_number(Operand& operand) const {

@@ -18,7 +18,7 @@ struct Operand {
   Scale scale = {};      // of data; where these are the value, of the tensor
   Use use = Use::kAnyScale;
   bool written = false;
-  size_t argument = 0;  // of the call
+  size_t argument = 0;          // of the call
 
   // Whether its scale has a part in the result's.
   bool is_data() const { return tensor.defined() && use >= Use::kLinear; }
@@ -33,6 +33,12 @@ class Operands {
   const std::shared_ptr<Session>& session() const { return session_; }
   at::ScalarType logical() const { return logical_; }
   bool wide() const { return wide_; }
+  // Whether the data of all that goes into the result's elements are FP32, though the session's format is another.
+  bool spread() const { return has_spread_ && !has_narrow_; }
+  // Whether some are FP32 and some are not: what follows from scales says little of such a result's size.
+  bool meets_spread() const { return has_spread_ && has_narrow_; }
+  // dtype of a result's data. spreads: its elements lie further apart than the operands'.
+  at::ScalarType result_dtype(int64_t dimensions, bool spreads = false) const;
   // Whether all tensors are strided. A sparse one has no data that a shift applies to.
   bool strided() const { return strided_; }
   // Whether one of them is a gradient.
@@ -55,13 +61,14 @@ class Operands {
 
  private:
   void add(const at::Tensor& tensor, const ArgumentPlan& plan, size_t argument);
+  void note_spread(const at::Tensor& tensor, Use use);
   // A number near 1 enters as it is, which costs no kernel. False: another one.
   bool enter_number(Operand& operand) const;
 
   std::vector<Operand> operands_;
   std::shared_ptr<Session> session_;
   at::ScalarType logical_ = at::kFloat;
-  bool wide_ = false, gradient_ = false, strided_ = true;
+  bool wide_ = false, gradient_ = false, strided_ = true, has_spread_ = false, has_narrow_ = false;
 };
 
 }  // namespace plimsoll::autoscale

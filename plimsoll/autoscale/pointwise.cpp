@@ -76,6 +76,8 @@ std::optional<PointwiseCall> sum_with(const Plan& plan, const Stack& stack, doub
   const Scale a = autoscale::product(two->a->scale(), scale_of_number(self)),
               b = autoscale::product(two->b_scale, scale_of_number(other));
   const int32_t common = std::max(two->a->scale().exponent, two->b_scale.exponent);
+  const bool small = b.largest() < settled_exponent(sum(a, b)) + smallest_normal(two->a->data().scalar_type());
+  if (two->b == nullptr && small) return std::nullopt;  // FP32 holds it
   const int32_t b_exponent = two->b != nullptr ? two->b_scale.exponent : 0;
   return PointwiseCall{.function = Function::kSum,
                        .a = two->a,
@@ -167,6 +169,8 @@ std::optional<PointwiseCall> product_call(const Plan& plan, const Stack& stack) 
   std::optional<Two> two = two_operands(argument(0), argument(1));
   if (!two && argument(1).isTensor()) two = two_operands(argument(1), argument(0));
   if (!two) return std::nullopt;
+  if (two->b != nullptr && two->a->data().const_data_ptr() == two->b->data().const_data_ptr())
+    return std::nullopt;  // a square has FP32 data
   const Scale expected = autoscale::product(two->a->scale(), two->b_scale);
   return PointwiseCall{.function = Function::kProduct,
                        .a = two->a,
@@ -178,19 +182,6 @@ std::optional<PointwiseCall> product_call(const Plan& plan, const Stack& stack) 
 }
 std::optional<PointwiseCall> sum_call(const Plan& plan, const Stack& stack) { return sum_with(plan, stack, 1); }
 std::optional<PointwiseCall> difference_call(const Plan& plan, const Stack& stack) { return sum_with(plan, stack, -1); }
-
-// Squares and cubes, of which the rms is that of normally distributed elements.
-std::optional<PointwiseCall> power_call(const Plan& plan, const Stack& stack) {
-  const ScaledTensorImpl* a = pointwise_operand(argument_tensor(stack, plan.arguments.size(), 0));
-  const double degree = stack.back().toScalar().isComplex() ? 0 : stack.back().toScalar().to<double>();
-  if (a == nullptr || (degree != 2 && degree != 3)) return std::nullopt;
-  const double rms = degree * a->scale().rms() + 0.5 * std::log2(degree == 2 ? 3 : 15);
-  if (std::fabs(rms) > kLargestExponent) return std::nullopt;
-  return PointwiseCall{.function = degree == 2 ? Function::kSquare : Function::kCube,
-                       .a = a,
-                       .outside = static_cast<int32_t>(degree) * a->scale().exponent,
-                       .exponent = static_cast<int32_t>(std::floor(rms + 0.5))};
-}
 
 std::optional<PointwiseCall> tanh_call(const Plan& plan, const Stack& stack) {
   std::optional<PointwiseCall> call = call_alike(plan, stack, Function::kTanh);

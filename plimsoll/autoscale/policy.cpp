@@ -103,6 +103,8 @@ Scale number_scale(const Policy& policy, double number) {
   return carried && !scale.is_zero() ? with_exponent(scale, 0) : scale;
 }
 
+bool widens_spread(const Policy& policy) { return !keeps_exponents(policy); }
+
 bool keeps_exponents(const Policy& policy) {
   return policy.method != Method::kAutoscale && policy.method != Method::kAmax && policy.method != Method::kDelayed;
 }

@@ -59,6 +59,10 @@ Scale placed(const Policy& policy, const Scale& measured);
 // The scale of a factor that is a number.
 Scale number_scale(const Policy& policy, double number);
 
+// Whether results that 16 bits of one exponent do not hold have FP32 data (Spread). Policies that measure nothing are there
+// to be compared, and show what 16 bits do.
+bool widens_spread(const Policy& policy);
+
 // Whether a tensor keeps its exponent when something is written into it that no rule foresees.
 bool keeps_exponents(const Policy& policy);
 

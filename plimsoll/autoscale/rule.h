@@ -98,6 +98,17 @@ class RowList {
   size_t size_;
 };
 
+// Spread of a result's elements, beyond the operands': FP16 of one exponent does not hold the smallest of them. Such a
+// result has FP32 data, as has what is computed of such results alone; where it meets data of 16 bits, that is rounded.
+enum class Spread : uint8_t {
+  kAsOperands,
+  kWide,    // squares and inverses of elements, and statistics
+  kSquare,  // the same where both factors are one tensor
+  kPower,   // the same where the exponent is negative or above 1
+  kSums,    // the same where at least kFewestTerms elements fall to one of the result: it is small beside its operand
+};
+inline constexpr int64_t kFewestTerms = 8;
+
 struct Rule {
   // Name and overload of a functional operator of aten, or plimsoll::name. Its variants that write have the same rule.
   std::string_view op;
@@ -109,6 +120,7 @@ struct Rule {
   // For the first results, the last one also for all that follow; none: as the class says.
   RowList<ResultScale> results = {};
   Growth growth = Growth::kNone;
+  Spread spread = Spread::kAsOperands;
   Kernel* kernel = nullptr;      // nullptr: execute(), and run_view() of a view
   Kernel* in_place = nullptr;    // the variant's that writes into the first argument; nullptr: `kernel`
   ScalesRule* scales = nullptr;  // nullptr: the operator sees one scale (one_scale.h)

@@ -8,6 +8,7 @@
 #include "plimsoll/autoscale/norms.h"
 #include "plimsoll/autoscale/optimizers.h"
 #include "plimsoll/autoscale/pointwise.h"
+#include "plimsoll/autoscale/powers.h"
 #include "plimsoll/autoscale/rule.h"
 #include "plimsoll/autoscale/several_scales_rules.h"
 #include "plimsoll/autoscale/sums.h"
@@ -19,6 +20,7 @@ using enum Growth;
 using enum NumberUse;
 using enum ResultScale;
 using enum RuleClass;
+using enum Spread;
 using enum Use;
 
 constexpr Rule kRules[] = {
@@ -118,12 +120,17 @@ constexpr Rule kRules[] = {
     {.op = "unfold_backward", .kind = kDegreeOne, .results = {kMeasured}},
     {.op = "embedding_dense_backward", .kind = kDegreeOne, .operands = {kLinear, kAnyScale}, .results = {kMeasured}},
     {.op = "value_selecting_reduction_backward", .kind = kDegreeOne, .operands = {kLinear, kAnyScale}},
-    {.op = "sum", .kind = kDegreeOne, .growth = kSum},
-    {.op = "sum.dim_IntList", .kind = kDegreeOne, .growth = kSum, .kernel = sum_rows, .scales = reduce},
-    {.op = "mean", .kind = kDegreeOne, .growth = kMean},
-    {.op = "mean.dim", .kind = kDegreeOne, .growth = kMean, .scales = reduce},
-    {.op = "linalg_vector_norm", .kind = kDegreeOne, .results = {kMeasured}},
-    {.op = "std.correction", .kind = kDegreeOne, .results = {kMeasured}},
+    {.op = "sum", .kind = kDegreeOne, .growth = kSum, .spread = kSums},
+    {.op = "sum.dim_IntList",
+     .kind = kDegreeOne,
+     .growth = kSum,
+     .spread = kSums,
+     .kernel = sum_rows,
+     .scales = reduce},
+    {.op = "mean", .kind = kDegreeOne, .growth = kMean, .spread = kSums},
+    {.op = "mean.dim", .kind = kDegreeOne, .growth = kMean, .spread = kSums, .scales = reduce},
+    {.op = "linalg_vector_norm", .kind = kDegreeOne, .results = {kMeasured}, .spread = kWide},
+    {.op = "std.correction", .kind = kDegreeOne, .results = {kMeasured}, .spread = kWide},
     {.op = "cumsum", .kind = kDegreeOne, .results = {kMeasured}},
     {.op = "threshold_backward",
      .kind = kDegreeOne,
@@ -134,6 +141,7 @@ constexpr Rule kRules[] = {
     // Products and powers
     {.op = "mul.Tensor",
      .kind = kDegree,
+     .spread = kSquare,
      .kernel = run_pointwise<product_call>,
      .in_place = run_in_place,
      .scales = multiply_scales},
@@ -149,11 +157,11 @@ constexpr Rule kRules[] = {
      .in_place = run_in_place,
      .scales = divide_scales},
     {.op = "div.Scalar", .kind = kDegree, .numbers = {kDivisor}, .in_place = run_in_place, .scales = divide_scales},
-    {.op = "reciprocal", .kind = kDegree, .operands = {kInverse}},
-    {.op = "square", .kind = kDegree, .operands = {kSquared}},
+    {.op = "reciprocal", .kind = kDegree, .operands = {kInverse}, .spread = kWide},
+    {.op = "square", .kind = kDegree, .operands = {kSquared}, .spread = kWide},
     {.op = "sqrt", .kind = kDegree, .operands = {kRoot}},
-    {.op = "rsqrt", .kind = kDegree, .operands = {kInverseRoot}},
-    {.op = "var.correction", .kind = kDegree, .operands = {kSquared}, .results = {kMeasured}},
+    {.op = "rsqrt", .kind = kDegree, .operands = {kInverseRoot}, .spread = kWide},
+    {.op = "var.correction", .kind = kDegree, .operands = {kSquared}, .results = {kMeasured}, .spread = kWide},
     {.op = "dot", .kind = kDegree, .growth = kSum},
     {.op = "mv", .kind = kDegree, .growth = kSum},
 
@@ -263,7 +271,7 @@ constexpr Rule kRules[] = {
     {.op = "elu", .kind = kNonlinear, .kernel = run_in_blocks},
     {.op = "softplus", .kind = kNonlinear, .kernel = run_in_blocks},
     {.op = "hardtanh", .kind = kNonlinear, .kernel = run_in_blocks},
-    {.op = "pow.Tensor_Scalar", .kind = kNonlinear, .kernel = run_pointwise<power_call, run_in_blocks>},
+    {.op = "pow.Tensor_Scalar", .kind = kNonlinear, .spread = kPower, .kernel = raise},
     {.op = "pow.Tensor_Tensor", .kind = kNonlinear},
     {.op = "pow.Scalar", .kind = kNonlinear},
     {.op = "logsumexp", .kind = kNonlinear},

@@ -116,6 +116,8 @@ at::Tensor value_of(const at::Tensor& tensor) {
 
 double largest_bound(at::ScalarType dtype) { return dtype == at::kHalf ? kHeadroom : 127.0; }
 
+double smallest_normal(at::ScalarType dtype) { return dtype == at::kHalf ? -14.0 : -126.0; }
+
 bool fits(double bound, at::ScalarType dtype) { return bound <= largest_bound(dtype); }
 
 Encoded encode(const Raw& raw, Session& session, const Target& target) {
@@ -138,7 +140,9 @@ Encoded encode(const Raw& raw, Session& session, const Target& target) {
     if (!needed.is_zero() && exponent > -kLargestExponent) return saturated(raw, exponent, needed, session, target);
   }
   if (measured.scale.is_zero()) return rounded(raw.data, measured.scale, session, target);
-  at::Tensor data = times_power(raw.data, -measured.scale.exponent, at::kFloat);
+  const bool exactly =
+      measured.has_masks || session.settings().counts_range || target.rounding == Rounding::kStochastic;
+  at::Tensor data = times_power(raw.data, -measured.scale.exponent, exactly ? at::kFloat : dtype);
   if (measured.has_masks && measured.has_others && dtype == at::kHalf) {
     data = with_masks(data);
     needed.bound = std::max(needed.bound, kMaskData);

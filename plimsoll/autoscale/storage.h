@@ -46,6 +46,8 @@ Encoded encode_plain(const at::Tensor& x, Session& session, at::ScalarType dtype
 
 // log2 of the largest data of `dtype`, and whether it holds all data of this bound.
 double largest_bound(at::ScalarType dtype);
+// log2 of the smallest normal number of `dtype`.
+double smallest_normal(at::ScalarType dtype);
 bool fits(double bound, at::ScalarType dtype);
 
 // x, floating point, as it enters. A tensor without dimensions stays in FP32.

@@ -34,8 +34,10 @@ void sum_rows(const Plan& plan, Stack& stack) {
   const BelowAutoscale below;
   const at::Tensor total = ops::column_sum(impl.data());
   const Scale expected = grown(impl.scale(), Growth::kSum, impl.data().size(0));
+  const bool keeps_fp32 = impl.data().scalar_type() == at::kFloat || impl.data().size(0) >= kFewestTerms;
+  const bool spreads = shared.wide || (keeps_fp32 && widens_spread(session.settings().policy));
   const Encoded encoded = encode({.data = keeps_dimension ? total.unsqueeze(0) : total, .exponent = expected.exponent},
-                                 session, {.dtype = storage_dtype(session, 1, shared.wide), .expected = &expected});
+                                 session, {.dtype = storage_dtype(session, 1, spreads), .expected = &expected});
   session.count(plan.name, &CallCounts::wide);
   torch::jit::drop(stack, plan.arguments.size());
   stack.emplace_back(make_scaled(encoded.data, options_like(self, encoded.scale)));

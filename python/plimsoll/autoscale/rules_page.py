@@ -49,6 +49,7 @@ Printed from `plimsoll/autoscale/rule_table.cpp` by `python -m plimsoll.autoscal
 rule of the one that writes into none.
 Views (`view`, `transpose`, `split` ...) share the scale of what they view; operators that torch composes of others (`_foreach_*`)
 run as those; every other one runs on the values in FP32 and is counted.
+What has FP32 data because its elements lie far apart (`Rule::spread`): [autoscale.md](autoscale.md#how-it-works).
 Where `matmul_format` asks for codes, `mm` and `addmm` have the rule of a product on their values: codes are of the data, and exponents stay
 outside ([autoscale.md](autoscale.md#functions)).
 
