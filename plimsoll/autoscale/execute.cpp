@@ -97,13 +97,20 @@ Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
     operands.session()->count(name, narrow ? &CallCounts::storage : &CallCounts::wide);
   }
   operands.write(plan, stack);
+  if (plan.input_dtype_argument >= 0)
+    stack[stack.size() - plan.arguments.size() + static_cast<size_t>(plan.input_dtype_argument)] =
+        static_cast<int64_t>(at::kFloat);
   return prepared;
 }
 
-// The scaled tensors that the kernel wrote into get their values.
+// The tensors get the values that the kernel wrote into copies of them.
 void assign_written(Operands& operands) {
   for (const Operand& operand : operands.all())
     if (operand.written && is_scaled(operand.tensor)) assign(operand.tensor, {.data = operand.data});
+  for (const Operand& operand : operands.all())
+    if (operand.written_unsaid && operand.tensor.defined() && !is_scaled(operand.tensor) &&
+        !operand.data.is_same(operand.tensor))
+      operand.tensor.copy_(operand.data);
 }
 
 // The scale by ResultScale::kNormalised. A row's largest element is at most the root of its length, which is the gain's,

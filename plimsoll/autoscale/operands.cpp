@@ -22,9 +22,17 @@ void for_each_tensor(ArgumentKind kind, const c10::IValue& value, F&& f) {
   }
 }
 
+// A plain operand beside values in FP32, which the kernels of many operators ask to be of their dtype.
+at::Tensor plain_value(const Operand& operand) {
+  const at::Tensor& x = operand.tensor;
+  const bool stays = operand.written && !operand.written_unsaid;
+  return stays || !x.is_floating_point() || x.layout() != at::kStrided ? x : x.to(at::kFloat);
+}
+
 // A fresh tensor where the kernel writes into it.
 at::Tensor value_for(const Operand& operand) {
-  if (!operand.written || !is_scaled(operand.tensor)) return value_of(operand.tensor);
+  if (!is_scaled(operand.tensor)) return plain_value(operand);
+  if (!operand.written) return value_of(operand.tensor).to(at::kFloat);
   const ScaledTensorImpl& impl = scaled_impl(operand.tensor);
   const at::Tensor value = value_to_write(impl);
   return value.is_alias_of(impl.data()) ? value.clone() : value;
@@ -52,7 +60,11 @@ Operands::Operands(const Plan& plan, const torch::jit::Stack& stack) {
 }
 
 void Operands::add(const at::Tensor& tensor, const ArgumentPlan& plan, size_t argument) {
-  operands_.push_back({.tensor = tensor, .use = plan.use, .written = plan.written, .argument = argument});
+  operands_.push_back({.tensor = tensor,
+                       .use = plan.use,
+                       .written = plan.written || plan.written_unsaid,
+                       .written_unsaid = plan.written_unsaid,
+                       .argument = argument});
   strided_ &= !tensor.defined() || tensor.layout() == at::kStrided;
   if (!is_scaled(tensor)) return;
   const SharedScale& shared = scaled_impl(tensor).shared();

@@ -18,6 +18,7 @@ struct Operand {
   Scale scale = {};      // of data; where these are the value, of the tensor
   Use use = Use::kAnyScale;
   bool written = false;
+  bool written_unsaid = false;  // by the operator, whose schema does not say so
   size_t argument = 0;          // of the call
 
   // Whether its scale has a part in the result's.

@@ -32,6 +32,11 @@ ArgumentKind kind_of(const c10::Type& type) {
 // Collectives write into what they are given, of which their schemas say nothing.
 bool is_collective(const Plan& plan) { return plan.name.starts_with("c10d::"); }
 
+// Running statistics, which a norm in training writes into.
+bool is_written_unsaid(const Plan& plan, const c10::Argument& argument) {
+  return plan.name == "aten::native_batch_norm" && argument.name().starts_with("running_");
+}
+
 bool holds_tensors(ArgumentKind kind) { return kind != ArgumentKind::kNumber && kind != ArgumentKind::kOther; }
 
 // Use of a rule's n-th operand. Without a rule all are values.
@@ -58,11 +63,13 @@ void plan_arguments(Plan& plan) {
     ArgumentPlan row = {.kind = kind_of(*argument.type()), .written = is_written(argument)};
     if (holds_tensors(row.kind)) {
       row.written |= is_collective(plan);
+      row.written_unsaid = is_written_unsaid(plan, argument);
       row.use = use_of(plan, operands++);
     } else if (row.kind == ArgumentKind::kNumber && !plan.is_fallback()) {
       if (numbers < plan.rule->numbers.size()) row.number = plan.rule->numbers[numbers];
       ++numbers;
     }
+    if (argument.name() == "input_dtype") plan.input_dtype_argument = static_cast<int>(plan.arguments.size());
     if (argument.name() == "dtype") plan.dtype_argument = static_cast<int>(plan.arguments.size());
     plan.arguments.push_back(row);
   }

@@ -19,6 +19,7 @@ struct ArgumentPlan {
   Use use = Use::kAnyScale;             // of tensors
   NumberUse number = NumberUse::kAsIs;  // of a number
   bool written = false;                 // by the operator
+  bool written_unsaid = false;          // by the operator, whose schema does not say so
 };
 
 struct ResultPlan {
@@ -39,6 +40,7 @@ struct Plan {
   std::vector<ArgumentPlan> arguments = {};
   std::vector<ResultPlan> results = {};
   int dtype_argument = -1;
+  int input_dtype_argument = -1;  // the dtype of a forward pass's input, which was FP32
 
   bool is_fallback() const { return rule == nullptr; }
 };
