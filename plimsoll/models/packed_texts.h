@@ -8,7 +8,7 @@
 
 namespace plimsoll::models {
 
-// Target of a token whose prediction does not count.
+// Target of a token whose prediction does not count: the one that losses ignore.
 inline constexpr int64_t kNoTarget = -100;
 
 struct PackedTexts {

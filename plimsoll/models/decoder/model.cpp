@@ -150,10 +150,8 @@ at::Tensor DecoderImpl::loss(const at::Tensor& tokens, const at::Tensor& targets
 }
 
 at::Tensor DecoderImpl::packed_loss(const PackedTexts& texts, std::optional<bool> is_first_microbatch) {
-  const at::Tensor hidden = packed(texts, is_first_microbatch).squeeze(0), targets = texts.targets.view(-1);
-  // The head, whose product is the largest, reads what counts alone.
-  const at::Tensor counted = (targets != kNoTarget).nonzero().view(-1);
-  return reader().loss(hidden.index_select(0, counted), targets.index_select(0, counted), is_first_microbatch);
+  const at::Tensor hidden = packed(texts, is_first_microbatch).squeeze(0);
+  return reader().loss(hidden, texts.targets.view(-1), is_first_microbatch);
 }
 
 nlohmann::json DecoderImpl::shape() const {
