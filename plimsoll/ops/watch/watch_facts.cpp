@@ -1,6 +1,5 @@
 #include "plimsoll/ops/watch/watch_facts.h"
 
-#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/record_function.h>
@@ -25,9 +24,10 @@ struct Quiet {
 }  // namespace
 
 bool is_freed(const at::Tensor& tensor) {
-  const size_t needed = at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize(),
-                                                         static_cast<size_t>(tensor.storage_offset()));
-  return !tensor.has_storage() || tensor.storage().nbytes() < needed;
+  if (tensor.numel() == 0) return false;
+  int64_t last = tensor.storage_offset();
+  for (int64_t i = 0; i < tensor.dim(); ++i) last += (tensor.size(i) - 1) * tensor.stride(i);
+  return !tensor.has_storage() || tensor.storage().nbytes() < static_cast<size_t>(last + 1) * tensor.itemsize();
 }
 
 bool has_values(const at::Tensor& tensor) {
