@@ -347,7 +347,7 @@ def test_a_tokenizer_for_more_tokens_than_the_model_has_is_refused_at_once(tiny,
 @pytest.mark.parametrize(
     ("words", "code", "expected"),
     [
-        (["train", "--model", "{tiny}", "--config-of", "{tiny}", "--out", "{out}"], 2, "--config-of: expected no directory"),
+        (["train", "--model", "{tiny}", "--config-of", "{tiny}", "--out", "{out}"], 2, "--config-of: expected no --model"),
         (["train", "--model", "{tiny}", "--layers", "3", "--out", "{out}"], 2, "--layers, --dim, --heads: expected none"),
         (["train", "--model", "{tiny}", "--context", "999", "--out", "{out}"], 2, "--context: expected at most the 256 tokens"),
         (["convert", "--model", "{tiny}", "--out", "{out}", "--dtype", "fp8"], 2, "--dtype: expected stored, fp32, bf16 or fp16"),

@@ -15,7 +15,8 @@ class Number:
     def wrong(self, draw):
         beyond = [self.low - draw.choice([1, 2, 1e6, 1e300]), self.high + draw.choice([1 << 11, 2**64, 1e300])]
         if self.whole:
-            beyond = [self.low - draw.choice([1, 2, 1 << 40]), self.low + 0.5, self.high + 1, 2**64, -(2**80), 1e300]
+            between = min(self.high, max(self.low, 0)) + 0.5
+            beyond = [self.low - draw.choice([1, 2, 1 << 40]), between, self.high + 1, 2**64, -(2**80), 1e300]
         return draw.choice([*beyond, *other_types(draw, (int, float))])
 
 
@@ -39,7 +40,7 @@ class Stops:
 class Messages:
     def wrong(self, draw):
         message = {"role": "user", "content": "a"}
-        message[draw.choice(["role", "content", "tool_calls"])] = draw.choice([5, {}, True, [None], {"a": []}])
+        message[draw.choice(["role", "content", "tool_calls"])] = draw.choice([5, True, [None], {"a": []}])
         missing = {draw.choice(["role", "content"]): "user"}
         several = [{"role": "user", "content": "a"}] * draw.randrange(3)
         part = [{"type": draw.choice(["image_url", 5, None]), "text": "a"}]
@@ -50,7 +51,7 @@ class Messages:
 class Prompt:
     def wrong(self, draw):
         return draw.choice(
-            [[], [-1], [1, 10**6], [1.5], [1, "a"], ["a", "b"], [[1]], [1] * CONTEXT, *other_types(draw, (str, list))]
+            [[], [-1], [1, 10**6], [1.5], [1, "a"], ["a", "b"], [[1], [2]], [1] * CONTEXT, *other_types(draw, (str, list))]
         )
 
 
@@ -93,14 +94,14 @@ def other_types(draw, types):
     return [value for value in values if type(value) not in types]
 
 
-LARGEST = 2**63 - 1
+LEAST, LARGEST = -(2**63), 2**63 - 1
 SCHEMA: dict[str, Any] = {
     "temperature": Number(0, 100), "top_p": Number(0, 1), "min_p": Number(0, 1), "top_k": Number(0, LARGEST, whole=True),
     "frequency_penalty": Number(-2, 2), "presence_penalty": Number(-2, 2),
     "stream": Flag(), "stream_options": StreamOptions(), "stop": Stops(), "user": Text(), "model": Text(), "response_format": Format(),
 }  # fmt: skip
 OF_OPENAI = {
-    "repetition_penalty": Number(1e-3, 1000), "seed": Number(0, LARGEST, whole=True), "n": Number(1, 16, whole=True),
+    "repetition_penalty": Number(1e-3, 1000), "seed": Number(LEAST, LARGEST, whole=True), "n": Number(1, 16, whole=True),
     "max_tokens": Number(1, LARGEST, whole=True),
 }  # fmt: skip
 OF_CHATS = {
