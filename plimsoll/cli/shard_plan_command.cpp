@@ -88,7 +88,8 @@ Command shard_plan_command() {
   constexpr Range<double> kPositive{.from = kAboveZero};
   return {.name = "shard-plan",
           .summary = "Say what training on many processes would take of each: memory, bytes sent, time",
-          .options = {{"model", "NAME", choice(run.model, models::presets()), "sizes of a new model; others by the four options below"},
+          .options = {{"model", "NAME", choice(run.model, models::presets()),
+                       "sizes of a new model; others by the four options below"},
                       {"layers", "N", integer(run.layers, kLayers), "instead of the model's"},
                       {"dim", "N", integer(run.dim, kSizes), "instead of the model's"},
                       {"heads", "N", integer(run.heads, kSizes), "instead of the model's; divides dim"},

@@ -120,7 +120,10 @@ def test_a_page_takes_the_place_of_a_page_alone(tmp_path, capsys):
     log = write_run(tmp_path / "run") / "train.jsonl"
     before = log.read_bytes()
     assert command.main([str(log), "--out", str(log)]) == 1
-    assert capsys.readouterr().err == f"plimsoll: report: {log}: expected a new file or an earlier page of plimsoll report, got another file\n"
+    assert (
+        capsys.readouterr().err
+        == f"plimsoll: report: {log}: expected a new file or an earlier page of plimsoll report, got another file\n"
+    )
     assert log.read_bytes() == before
     page = tmp_path / "page.html"
     page.touch()

@@ -221,7 +221,19 @@ def test_a_rank_that_stays_alone_says_so_without_a_stack_trace(tmp_path):
 def test_a_rank_whose_store_is_killed_says_so_in_one_line(tmp_path):
     out = tmp_path / "run"
     with launched_ranks.reserved_port() as port:
-        command = [PROGRAM, "train", "--data", TEXT, *SHAPE, *PLAN, "--steps=10000000", "--save-every=5", "--shard=ddp", "--out", out]
+        command = [
+            PROGRAM,
+            "train",
+            "--data",
+            TEXT,
+            *SHAPE,
+            *PLAN,
+            "--steps=10000000",
+            "--save-every=5",
+            "--shard=ddp",
+            "--out",
+            out,
+        ]
         first, second = (
             subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=launched_ranks.rank_environment(rank, 2, port))
             for rank in range(2)

@@ -44,7 +44,7 @@ void outlive_broken_pipes() {
   sigaction(SIGPIPE, &empty, nullptr);
 }
 
-// What this meeting of the ranks leaves in the store begins with. torchrun's agent keeps its store while one process of a rank after
+// Beginning of the keys that this meeting of the ranks has in the store. torchrun's agent keeps its store while one process of a rank after
 // another meets the others there, as the runs of `plimsoll compare` do: each rank counts its own.
 std::string meeting_of(const Launch& launch, c10d::Store& store) {
   if (!launch.store_is_running) return "plimsoll";
