@@ -208,7 +208,7 @@ Command generate_command() {
             "draw from as few as hold this share of the probability"},
            {"repetition-penalty", "X", number(command->repetition_penalty, {.from = 1e-3, .to = 1000}),
             "of the scores of tokens that stand in the text: beyond 1 against them, below 1 for them"},
-           {"seed", "N", integer(writing->seed, kFromZero), "of the draws"},
+           {"seed", "N", integer(writing->seed, {}), "of the draws"},
            json_object_option(command->json_texts),
            json_schema_option(command->json_texts),
            threads_option(command->threads),

@@ -205,7 +205,7 @@ def test_what_asks_for_nothing_is_taken(server):
     ).choices[0]
     plain = {"role": "assistant", "content": reply.content}
     expected = said(*MESSAGES, plain, *MESSAGES).message
-    for message in (reply, dumped, dumped | {"annotations": [], "tool_calls": [], "name": "a"}):
+    for message in (reply, dumped, dumped | {"annotations": [], "tool_calls": [], "name": "a", "parsed": {"b": 1}}):
         assert said(*MESSAGES, message, *MESSAGES).message == expected
     nothing: dict[str, Any] = {
         "logit_bias": None,

@@ -64,7 +64,8 @@ std::vector<tokenize::ChatMessage> read_messages(const nlohmann::json& messages)
     if (!role) refuse_field(name + ".role", "expected system, developer, user or assistant, got none");
     result.push_back({role == "developer" ? "system" : *role,  // OpenAI's newer word, which templates do not know
                       read_content(message.take("content"), name + ".content")});
-    message.text("name");  // templates know no names
+    message.text("name");    // templates know no names
+    message.take("parsed");  // what OpenAI's client has made of the content
     message.take_empty({"annotations", "tool_calls"});
     message.expect_no_more();
   }
