@@ -1,9 +1,9 @@
 #include "plimsoll/serve/http/body.h"
 
-#include <cmath>
 #include <utility>
 
 #include "plimsoll/serve/http/api_error.h"
+#include "plimsoll/serve/json/integer.h"
 
 namespace plimsoll::serve {
 namespace {
@@ -83,11 +83,6 @@ nlohmann::json to_json(const ApiError& error) {
 std::string type_of(const nlohmann::json& value) {
   if (value.is_null()) return "none";
   return value.is_array() && value.empty() ? "an empty array" : value.type_name();
-}
-
-bool is_integer(const nlohmann::json& value) {
-  return value.is_number_integer() ||
-         (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
 }
 
 std::optional<int64_t> integer_of(const nlohmann::json& value) {

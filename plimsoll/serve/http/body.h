@@ -15,9 +15,7 @@ namespace plimsoll::serve {
 // The type of a value as an error has it.
 std::string type_of(const nlohmann::json& value);
 
-// Whether JSON counts a value among the integers: 3.0 is one.
-bool is_integer(const nlohmann::json& value);
-// The value of an integer; none: beyond int64.
+// The value of an integer (json/integer.h); none: beyond int64.
 std::optional<int64_t> integer_of(const nlohmann::json& value);
 
 class Body {

@@ -10,6 +10,7 @@
 #include "plimsoll/app/text/sampling.h"
 #include "plimsoll/serve/http/api_error.h"
 #include "plimsoll/serve/http/body.h"
+#include "plimsoll/serve/json/integer.h"
 
 namespace plimsoll::serve {
 namespace {

@@ -3,13 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
+
+#include "plimsoll/serve/json/integer.h"
 
 namespace plimsoll::serve {
 namespace {
@@ -59,14 +60,8 @@ std::string unescaped(std::string part) {
 
 bool is_flag(const ordered_json& value, bool flag) { return value.is_boolean() && value.get<bool>() == flag; }
 
-// Whether JSON schema counts a value among the integers: 2.0 is one.
-bool is_whole(const ordered_json& value) {
-  return value.is_number_integer() ||
-         (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
-}
-
 bool has_type(const ordered_json& value, string_view type) {
-  if (type == "integer") return is_whole(value);
+  if (type == "integer") return is_integer(value);
   if (type == "number") return value.is_number();
   return type == value.type_name();
 }
@@ -221,7 +216,7 @@ class Reader {
   static int32_t count(const ordered_json& schema, const char* keyword, const std::string& place, int32_t otherwise) {
     const auto found = schema.find(keyword);
     if (found == schema.end()) return otherwise;
-    if (!is_whole(*found) || *found < 0 || *found > kMostCount) {
+    if (!is_integer(*found) || *found < 0 || *found > kMostCount) {
       throw JsonSchemaError(place + "." + keyword,
                             "expected an integer from 0 to " + std::to_string(kMostCount) + ", got " + written(*found));
     }
