@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "plimsoll/autoscale/powers.h"
 #include "plimsoll/autoscale/storage.h"
 #include "plimsoll/ops/tensor/dtype.h"
 
@@ -169,7 +170,7 @@ std::optional<PointwiseCall> product_call(const Plan& plan, const Stack& stack) 
   std::optional<Two> two = two_operands(argument(0), argument(1));
   if (!two && argument(1).isTensor()) two = two_operands(argument(1), argument(0));
   if (!two) return std::nullopt;
-  if (two->b != nullptr && two->a->data().const_data_ptr() == two->b->data().const_data_ptr())
+  if (argument(1).isTensor() && are_one_tensor(argument(0).toTensor(), argument(1).toTensor()))
     return std::nullopt;  // a square has FP32 data
   const Scale expected = autoscale::product(two->a->scale(), two->b_scale);
   return PointwiseCall{.function = Function::kProduct,

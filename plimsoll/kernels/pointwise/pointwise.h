@@ -12,8 +12,6 @@ namespace plimsoll::kernels {
 enum class Function : uint8_t {
   kSum,      // a + b
   kProduct,  // a b
-  kSquare,   // a^2
-  kCube,     // a^3
   kTanh,
   kSigmoid,
   kSilu,

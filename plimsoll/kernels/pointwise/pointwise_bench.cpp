@@ -31,7 +31,6 @@ constexpr std::initializer_list<int64_t> kSizes = {1 << 14, 1 << 25};
 const bool kRegistered[] = {
     bench::add("pointwise/sum", kSizes, pointwise_bench, Function::kSum, 2),
     bench::add("pointwise/product", kSizes, pointwise_bench, Function::kProduct, 2),
-    bench::add("pointwise/cube", kSizes, pointwise_bench, Function::kCube, 1),
     bench::add("pointwise/tanh", kSizes, pointwise_bench, Function::kTanh, 1),
     bench::add("pointwise/gelu", kSizes, pointwise_bench, Function::kGelu, 1),
     bench::add("pointwise/gelu_gradient", kSizes, pointwise_bench, Function::kGeluGradient, 2),
