@@ -10,12 +10,14 @@ struct Row {
   GemmTilings tilings;
 };
 
-// A row a design, as `make tune` prints it; what each gained stands in docs/performance.md.
+// A row a design, as `make tune` prints it; what each gained stands in docs/results.
 constexpr Row kRows[] = {
     // Sapphire and Emerald Rapids: measured on the latter.
     {{Processor::Vendor::kIntel, 6, 143},
      {Processor::Vendor::kIntel, 6, 207},
      {.fp32 = {1536, 384}, .tiles = {768, 256}, .split = {256, 512}}},
+    // EPYC of Zen 4 (Genoa): measured on model 17.
+    {{Processor::Vendor::kAmd, 25, 16}, {Processor::Vendor::kAmd, 25, 31}, {.fp32 = {2048, 384}, .pairs = {2048, 192}}},
 };
 
 constinit thread_local const GemmTilings* scope = nullptr;

@@ -18,6 +18,9 @@ TEST(GemmTiling, ADesignHasItsRow) {
   const GemmTilings sapphire_rapids = tilings_of({Processor::Vendor::kIntel, 6, 143});
   EXPECT_NE(sapphire_rapids, GemmTilings());
   EXPECT_EQ(tilings_of({Processor::Vendor::kIntel, 6, 207}), sapphire_rapids);
+  const GemmTilings genoa = tilings_of({Processor::Vendor::kAmd, 25, 17});
+  EXPECT_NE(genoa, GemmTilings());
+  EXPECT_EQ(tilings_of({Processor::Vendor::kAmd, 25, 1}), GemmTilings());  // Zen 3, of the same family
 }
 
 TEST(GemmTiling, EverySizeOfEveryProcessorIsOneThatAProductTakes) {

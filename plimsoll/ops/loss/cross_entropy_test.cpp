@@ -206,17 +206,17 @@ TEST(OpsLinearCrossEntropy, MatchesTheCompositionInDouble) {
 
 TEST(OpsLinearCrossEntropy, ManyChunksGiveWhatOneGives) {
   at::manual_seed(5);
-  constexpr int64_t kVocabulary = 300000;  // 55 rows of fp32 are 64 MiB
-  ASSERT_EQ(cross_entropy_chunk_rows(61, kVocabulary, 4), 31);
-  const Head head({61, 3}, kVocabulary);
-  const at::Tensor targets = targets_for({61}, kVocabulary, -100);
+  constexpr int64_t kVocabulary = 300000;  // 111 rows of fp32 are 128 MiB
+  ASSERT_EQ(cross_entropy_chunk_rows(121, kVocabulary, 4), 61);
+  const Head head({121, 3}, kVocabulary);
+  const at::Tensor targets = targets_for({121}, kVocabulary, -100);
   const LinearCrossEntropyOptions options;
   expect_close(fused(head, targets, options, at::kFloat), exact(head, targets, options), head, targets, options,
                0x1p-24);
 }
 
 TEST(OpsLinearCrossEntropy, ChunksAreEqualAndCoverTheRows) {
-  EXPECT_EQ(cross_entropy_chunk_rows(4096, 50257, 2), 586);  // 7 chunks, of at most 667 rows
+  EXPECT_EQ(cross_entropy_chunk_rows(4096, 50257, 2), 1024);  // 4 chunks, of at most 1,335 rows
   EXPECT_EQ(cross_entropy_chunk_rows(4096, 131072, 2, kHeldLogitsOnDevice), 2048);
   EXPECT_EQ(cross_entropy_chunk_rows(5, 256, 4), 5);
   EXPECT_EQ(cross_entropy_chunk_rows(0, 256, 4), 0);
