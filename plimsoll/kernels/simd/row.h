@@ -82,17 +82,14 @@ PLIMSOLL_INLINE RowSums<kCount> sum_rows(int64_t count, AddTerms add_terms) {
   return result;
 }
 
-// The sum of a * b for the Product{a, b} = terms(i, lanes) over the row, each product and addition rounded once.
-struct Product {
-  F32x16 a, b;
-};
-template <class Terms>
-PLIMSOLL_INLINE float sum_products_row(int64_t count, Terms terms) {
+// The sum of the squares of term(i, lanes) over the row, each product and addition rounded once.
+template <class Term>
+PLIMSOLL_INLINE float sum_squares_row(int64_t count, Term term) {
   return sum_rows<1>(
              count,
              [=](int64_t i, auto lanes, F32x16(&sum)[1]) __attribute__((always_inline)) {
-               const Product product = terms(i, lanes);
-               sum[0] = fma(keep(product.a, lanes), keep(product.b, lanes), sum[0]);
+               const F32x16 x = keep(term(i, lanes), lanes);
+               sum[0] = fma(x, x, sum[0]);
              })
       .sum[0];
 }
