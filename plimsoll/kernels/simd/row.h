@@ -27,6 +27,10 @@ PLIMSOLL_INLINE int64_t bytes_of(format::Format format) {
 
 // Asks for the line of a byte that is read, or written, soon; it need not be there.
 PLIMSOLL_INLINE void prefetch(const void* p, int64_t byte) { __builtin_prefetch(static_cast<const char*>(p) + byte); }
+// Into L2 alone, which can wait for more lines than L1 can: for what lies far apart, where the hardware asks for nothing by itself.
+PLIMSOLL_INLINE void prefetch_to_l2(const void* p, int64_t byte) {
+  __builtin_prefetch(static_cast<const char*>(p) + byte, 0, 2);
+}
 PLIMSOLL_INLINE void prefetch_to_write(const void* p, int64_t byte) {
   __builtin_prefetch(static_cast<const char*>(p) + byte, 1);
 }
