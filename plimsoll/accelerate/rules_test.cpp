@@ -69,7 +69,10 @@ TEST(AccelerationRules, APassHasItsOwnSmallestSize) {
   EXPECT_EQ(choose(PassCall{Pass::kGeluTanh, Format::kBf16, 4096}, kZen5), Outcome::kReplaced);
   EXPECT_EQ(choose(PassCall{Pass::kGeluTanh, Format::kBf16, 4095}, kZen5), Outcome::kSize);
   EXPECT_EQ(choose(PassCall{Pass::kGeluErf, Format::kBf16, 1 << 20}, kZen5), Outcome::kProcessor);
-  EXPECT_EQ(choose(PassCall{Pass::kLayerNorm, Format::kBf16, 1 << 20}, kZen3), Outcome::kProcessor);
+  EXPECT_EQ(choose(PassCall{Pass::kLayerNorm, Format::kBf16, 1 << 16}, kZen5), Outcome::kReplaced);
+  EXPECT_EQ(choose(PassCall{Pass::kLayerNorm, Format::kBf16, 1 << 16}, kZen3), Outcome::kSize);
+  EXPECT_EQ(choose(PassCall{Pass::kLayerNorm, Format::kBf16, 1 << 17}, kZen3), Outcome::kReplaced);
+  EXPECT_EQ(choose(PassCall{Pass::kLayerNorm, Format::kFp32, 1 << 20}, kZen3), Outcome::kProcessor);
 }
 
 TEST(AccelerationRules, ProductsOfCodesAreOursOnEveryLevelThatWasMeasured) {
@@ -97,10 +100,11 @@ TEST(AccelerationRules, GeluByErfInFp16IsOursOnAmdAlone) {
   EXPECT_EQ(choose(PassCall{Pass::kGeluErf, Format::kFp16, 1 << 20}, kIntelWithAmx), Outcome::kProcessor);
 }
 
-TEST(AccelerationRules, RmsNormOfOneTokenIsOursWithAvx512) {
-  EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 768}, kZen5), Outcome::kReplaced);
-  EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 767}, kZen5), Outcome::kSize);
-  EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 1 << 20}, kZen3), Outcome::kProcessor);
+TEST(AccelerationRules, RmsNormOfOneTokenIsOurs) {
+  for (const Processor& on : {kZen3, kZen5, kIntel, kIntelWithAmx}) {
+    EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 768}, on), Outcome::kReplaced);
+    EXPECT_EQ(choose(PassCall{Pass::kRmsNorm, Format::kBf16, 767}, on), Outcome::kSize);
+  }
 }
 
 TEST(AccelerationRules, WithoutRulesAllIsOurs) {

@@ -102,9 +102,7 @@ def in_process(isa, script):
 def test_samples_of_torchs_own_tests_pass(isa):
     report = json.loads(in_process(isa, [HERE / "accelerate_samples.py"]))
     ours = {"mm", "addmm", "bmm", "attention", "attention_backward", "gelu", "gelu_backward", "silu", "silu_backward"}
-    ours |= {"softmax", "log_softmax", "log_softmax_backward"}
-    if isa != "avx2":
-        ours |= {"layer_norm", "layer_norm_backward", "rms_norm"}
+    ours |= {"softmax", "log_softmax", "log_softmax_backward", "layer_norm", "layer_norm_backward", "rms_norm"}
     assert {op for op, outcomes in report.items() if outcomes["replaced"]} == ours
 
 
