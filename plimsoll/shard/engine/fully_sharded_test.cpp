@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +21,7 @@
 #include "plimsoll/shard/communicator/ranks_testing.h"
 #include "plimsoll/shard/communicator/wire_bytes.h"
 #include "plimsoll/shard/engine/mapped_tensor.h"
+#include "plimsoll/shard/engine/sharded_norm.h"
 #include "plimsoll/shard/optimizer/sharded_adamw.h"
 
 namespace plimsoll::shard {
@@ -107,6 +109,16 @@ TEST(FullySharded, WhatIsFrozenLaterHasNoGradientUntilItTrainsAgain) {
         },
         ::testing::ThrowsMessage<c10::Error>(::testing::HasSubstr("got 1 of 2 frozen (1.weight)")));
   });
+}
+
+TEST(FullySharded, TheLargestNormIsNaNWhereverANaNStands) {
+  const auto alone = Communicator::connect({});
+  for (const size_t place : {0UL, 1UL, 2UL}) {
+    std::vector<at::Tensor> gradients = {at::full({2}, 1.0F), at::full({2}, 3.0F), at::full({2}, 2.0F)};
+    EXPECT_EQ(global_norm(gradients, *alone, INFINITY), 3);
+    gradients[place][1] = NAN;
+    EXPECT_TRUE(std::isnan(global_norm(gradients, *alone, INFINITY))) << place;
+  }
 }
 
 constexpr int64_t kSide = 1024;

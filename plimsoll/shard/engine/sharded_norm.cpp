@@ -77,7 +77,8 @@ double norm_on_cpu(const std::vector<at::Tensor>& gradients, const ops::RankGrou
   double here = 0;
   for (const at::Tensor& each : norms_of(gradients, p)) {
     const auto norm = each.item<double>();
-    here = largest ? (norm <= here ? here : norm) : here + std::pow(norm, p);  // NaN stays
+    const bool stays = std::isnan(here) || norm <= here;
+    here = largest ? (stays ? here : norm) : here + std::pow(norm, p);
   }
   if (ranks.size() > 1) {
     const at::Tensor all = ranks.all_gather(at::scalar_tensor(here, at::kDouble).view({1}));
