@@ -72,8 +72,7 @@ class Saver : public torch::CustomClassHolder {
  public:
   Saver(std::string run, int64_t keep, bool asynchronous, const RanksPointer& ranks)
       : ranks_(ranks->communicator),
-        saver_({.run = std::move(run), .keep = static_cast<size_t>(keep), .asynchronous = asynchronous}, ranks_,
-               ranks_->rank()) {}
+        saver_({.run = std::move(run), .keep = keep, .asynchronous = asynchronous}, ranks_, ranks_->rank()) {}
 
   void save(int64_t step, const std::string& state, const std::vector<Whole>& wholes, const std::vector<Part>& parts) {
     saver_.save(checkpoint_of(step, state, wholes, parts, *ranks_));

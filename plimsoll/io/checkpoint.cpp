@@ -103,13 +103,14 @@ void remove_left_overs(const fs::path& run) {
   });
 }
 
-void remove_old_checkpoints(const fs::path& run, size_t keep) {
+void remove_old_checkpoints(const fs::path& run, int64_t saved, size_t keep) {
   with_our_errors([&] {
     for (const fs::path& whole : list_checkpoints(run)) {
       if (is_left_over(whole)) restore_replaced(whole.parent_path() / whole.stem());
     }
     remove_left_overs(run);
-    const std::vector<fs::path> directories = list_checkpoints(run);
+    std::vector<fs::path> directories = list_checkpoints(run);
+    std::erase_if(directories, [&](const fs::path& directory) { return step_of(directory) > saved; });
     for (size_t i = 0; i + keep < directories.size(); ++i) {
       // Renamed first: a removal that is cut short leaves nothing that looks like a checkpoint.
       const fs::path removed = directories[i].native() + ".removed";

@@ -51,7 +51,9 @@ std::optional<LatestCheckpoint> load_latest_checkpoint(const std::filesystem::pa
 // Removes what processes that were killed left half-written or half-removed; a whole checkpoint under another name stays.
 void remove_left_overs(const std::filesystem::path& run);
 
-// Removes all but the newest `keep` checkpoints, and what processes that were killed left half-written.
-void remove_old_checkpoints(const std::filesystem::path& run, size_t keep);
+// Removes all but the last `keep` checkpoints, 1 or more, of steps up to `saved`, the one that was just saved, and what
+// processes that were killed left half-written. Those of higher steps stay, whole or damaged: they tell nothing of the age
+// of the others where a run went on from an earlier step.
+void remove_old_checkpoints(const std::filesystem::path& run, int64_t saved, size_t keep);
 
 }  // namespace plimsoll::io

@@ -38,7 +38,7 @@ class SavingAStepAgain : public ::testing::TestWithParam<bool> {
     return killed_at_change(count, [&] {
       if (!can_exchange()) forbid_exchange();
       save_checkpoint(run, uniform_checkpoint(2));
-      remove_old_checkpoints(run, 3);
+      remove_old_checkpoints(run, 7, 3);
     });
   }
 };
@@ -56,7 +56,7 @@ TEST_P(SavingAStepAgain, LeavesOneOfTheTwoWholeWheneverItIsKilled) {
     found.insert(value_of(latest->checkpoint));
     // The next one tidies up.
     save_checkpoint(run.path(), uniform_checkpoint(3));
-    remove_old_checkpoints(run.path(), 3);
+    remove_old_checkpoints(run.path(), 7, 3);
     EXPECT_EQ(value_of(load_latest_checkpoint(run.path())->checkpoint), 3);
     EXPECT_THAT(names_in(run.path()), ::testing::IsSubsetOf({".lock", "step-00000007"})) << count;
   }

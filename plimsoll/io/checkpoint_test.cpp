@@ -157,11 +157,20 @@ TEST(Checkpoint, OldOnesAreRemovedAndWhatKilledProcessesLeft) {
     write_plainly(run / left / "model.safetensors.partial", "half");
   }
   for (const int64_t step : {1, 2, 3, 4}) save_checkpoint(run.path(), checkpoint_of(step));
-  remove_old_checkpoints(run.path(), 2);
+  remove_old_checkpoints(run.path(), 4, 2);
   EXPECT_THAT(list_checkpoints(run.path()), ElementsAre(run / "step-00000003", run / "step-00000004"));
   EXPECT_EQ(std::distance(fs::directory_iterator(run.path()), {}), 2);
-  remove_old_checkpoints(run.path(), 2);
+  remove_old_checkpoints(run.path(), 4, 2);
   EXPECT_THAT(list_checkpoints(run.path()), SizeIs(2));
+}
+
+TEST(Checkpoint, TheOneJustSavedAndThoseOfHigherStepsStay) {
+  const TemporaryDirectory run;
+  for (const int64_t step : {800, 900, 1000, 100, 150, 200}) save_checkpoint(run.path(), checkpoint_of(step));
+  remove_old_checkpoints(run.path(), 200, 2);
+  EXPECT_THAT(list_checkpoints(run.path()),
+              ElementsAre(run / "step-00000150", run / "step-00000200", run / "step-00000800", run / "step-00000900",
+                          run / "step-00001000"));
 }
 
 }  // namespace

@@ -83,6 +83,22 @@ def training_goes_on_while_a_copy_is_written(group):
     assert latest is not None and torch.equal(latest.read("model", "weight"), whole_of(2))
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_step_below_those_that_are_there_stays(asynchronous, tmp_path):
+    for steps, keep in (((800, 900, 1000), 3), ((200, 300), 1)):
+        saver = CheckpointSaver(tmp_path, keep=keep, asynchronous=asynchronous)
+        for step in steps:
+            saver.save(step, {"model": {"bias": torch.zeros(3)}})
+        saver.wait()
+    assert sorted(path.name for path in tmp_path.glob("step-*")) == [f"step-{n:08}" for n in (300, 800, 900, 1000)]
+
+
+@pytest.mark.parametrize("keep", [0, -1])
+def test_one_checkpoint_or_more_is_kept(keep, tmp_path):
+    with pytest.raises(ValueError, match=f"checkpoint: expected to keep 1 or more, got {keep}"):
+        CheckpointSaver(tmp_path, keep=keep)
+
+
 def test_a_step_below_0_is_an_error(tmp_path):
     for asynchronous in (False, True):
         saver = CheckpointSaver(tmp_path / "run", asynchronous=asynchronous)

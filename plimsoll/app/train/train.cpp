@@ -49,7 +49,7 @@ class Run {
         observer_(speaks(options) ? observer : silent()),
         data_(begin_with_data(beginning)),
         trainer_(options_, beginning.model(options_), std::move(data_), ranks_),
-        saver_({.run = options.out, .keep = static_cast<size_t>(options.keep), .asynchronous = options.async_save},
+        saver_({.run = options.out, .keep = options.keep, .asynchronous = options.async_save},
                ranks_->split("checkpoints"), ranks_->rank()) {}
 
   std::optional<TrainSummary> operator()() {

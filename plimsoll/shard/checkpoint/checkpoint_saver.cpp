@@ -30,7 +30,9 @@ void copy_pieces(const std::vector<io::TensorPiece>& from, std::vector<io::Tenso
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(SaverOptions options, std::shared_ptr<const ops::RankGroup> ranks, int64_t rank)
-    : options_(std::move(options)), ranks_(std::move(ranks)), rank_(rank) {}
+    : options_(std::move(options)), ranks_(std::move(ranks)), rank_(rank) {
+  TORCH_CHECK_VALUE(options_.keep >= 1, "checkpoint: expected to keep 1 or more, got ", options_.keep);
+}
 
 CheckpointSaver::~CheckpointSaver() {
   if (writing_.valid()) writing_.wait();
@@ -43,6 +45,7 @@ void CheckpointSaver::save(const RankCheckpoint& checkpoint) {
   const at::NoGradGuard no_grad;
   copy_.step = checkpoint.step;
   copy_.state = checkpoint.state;
+  std::erase_if(copy_.sections, [&](const auto& copied) { return !checkpoint.sections.contains(copied.first); });
   for (const auto& [section, pieces] : checkpoint.sections) copy_pieces(pieces, copy_.sections[section]);
   writing_ = std::async(std::launch::async, [this] { write(copy_); });
 }
@@ -60,7 +63,12 @@ void CheckpointSaver::write(const RankCheckpoint& checkpoint) {
     is_locked_ = true;
   }
   save_checkpoint(options_.run, checkpoint, *ranks_, rank_);
-  if (rank_ == 0) io::remove_old_checkpoints(options_.run, options_.keep);
+  on_all(*ranks_, [&] {
+    if (rank_ == 0) {
+      io::remove_old_checkpoints(options_.run, checkpoint.step, static_cast<size_t>(options_.keep));
+    }
+    return "";
+  });
 }
 
 }  // namespace plimsoll::shard

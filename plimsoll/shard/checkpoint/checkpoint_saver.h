@@ -13,12 +13,13 @@ namespace plimsoll::shard {
 
 struct SaverOptions {
   std::filesystem::path run;
-  size_t keep = 3;            // checkpoints
+  int64_t keep = 3;           // checkpoints of the last steps up to the one saved; 1 or more
   bool asynchronous = false;  // save() copies the tensors and returns; a thread writes them
 };
 
 class CheckpointSaver {
  public:
+  // Throws c10::ValueError where `keep` is below 1.
   // ranks: with an order of collectives of its own (Communicator::split), because another thread may be the caller.
   CheckpointSaver(SaverOptions options, std::shared_ptr<const ops::RankGroup> ranks, int64_t rank);
   ~CheckpointSaver();  // what was asked is finished

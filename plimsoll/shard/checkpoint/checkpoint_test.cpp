@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <thread>
 
 #include "plimsoll/io/checkpoint.h"
@@ -142,16 +143,14 @@ TEST(ShardCheckpoint, AFullDiskOfOneRankIsAnErrorOfAllAndTheNextSaveWorks) {
   if (!run.in_rank()) expect_latest(run.path(), 3);
 }
 
-// Ends the process at one of its all_gathers; a save has six. Or holds it up there, until something else ends it.
-class DyingGroup : public ops::RankGroup {
+// Calls something before each all_gather.
+class InterruptedGroup : public ops::RankGroup {
  public:
-  DyingGroup(const ops::RankGroup& ranks, int64_t at, bool waits) : ranks_(ranks), left_(at), waits_(waits) {}
+  InterruptedGroup(const ops::RankGroup& ranks, std::function<void()> before)
+      : ranks_(ranks), before_(std::move(before)) {}
   int64_t size() const override { return ranks_.size(); }
   at::Tensor all_gather(const at::Tensor& x) const override {
-    if (--left_ == 0) {
-      while (waits_) ::pause();
-      raise(SIGKILL);
-    }
+    before_();
     return ranks_.all_gather(x);
   }
   at::Tensor reduce_scatter(const at::Tensor& x) const override { return ranks_.reduce_scatter(x); }
@@ -160,14 +159,13 @@ class DyingGroup : public ops::RankGroup {
 
  private:
   const ops::RankGroup& ranks_;
-  mutable int64_t left_;
-  const bool waits_;
+  const std::function<void()> before_;
 };
 
 struct Death {
   const char* name;
   int64_t rank;
-  int64_t all_gather;   // before which
+  int64_t all_gather;   // before which; a save has six
   int64_t latest;       // the step that is found afterwards
   bool writes = false;  // while the file is being written that is whole by then
 };
@@ -200,7 +198,11 @@ TEST_P(KilledWhileSaving, LeavesAGoodCheckpointAndAnErrorOnTheOther) {
             raise(SIGKILL);
           }).detach();
         }
-        const DyingGroup dying(*ranks, dies ? death.all_gather : 0, death.writes);
+        const InterruptedGroup dying(*ranks, [left = dies ? death.all_gather : 0, &death]() mutable {
+          if (--left != 0) return;
+          while (death.writes) ::pause();  // until the thread ends it
+          raise(SIGKILL);
+        });
         EXPECT_THROW(save_checkpoint(run.path(), checkpoint_of(2, *ranks, launch.rank, 40'000'001), dying, launch.rank),
                      c10::DistBackendError);
       },
@@ -210,7 +212,7 @@ TEST_P(KilledWhileSaving, LeavesAGoodCheckpointAndAnErrorOnTheOther) {
   const auto alone = Communicator::connect({});
   save_checkpoint(run.path(), checkpoint_of(2, *alone, 0), *alone, 0);
   expect_latest(run.path(), 2);
-  io::remove_old_checkpoints(run.path(), 2);
+  io::remove_old_checkpoints(run.path(), 2, 2);
   EXPECT_EQ(std::distance(fs::directory_iterator(run.path()), {}), 2);
 }
 
@@ -248,6 +250,42 @@ TEST(CheckpointSaver, AFailureInTheBackgroundComesOutAtTheNextCall) {
   saver.save(checkpoint_of(1, *alone, 0));
   EXPECT_THROW(saver.wait(), io::Error);
   saver.wait();
+}
+
+TEST(CheckpointSaver, ASectionOfTheStepBeforeIsNotInTheNext) {
+  const io::TemporaryDirectory run;
+  const std::shared_ptr<const Communicator> alone = Communicator::connect({});
+  CheckpointSaver saver({.run = run.path(), .asynchronous = true}, alone, 0);
+  RankCheckpoint first = checkpoint_of(1, *alone, 0);
+  first.sections["optimizer"] = first.sections.at("model");
+  saver.save(first);
+  saver.save(checkpoint_of(2, *alone, 0));
+  saver.wait();
+  const io::CheckpointReader reader(run / "step-00000002");
+  EXPECT_FALSE(reader.manifest().sections.contains("optimizer"));
+  expect_step(reader, 2);
+}
+
+// The run is gone when rank 0 is to remove old checkpoints, once the new one is there.
+TEST(CheckpointSaver, AnErrorOfTheRemovalIsOneOfAll) {
+  const SharedDirectory files;
+  testing::on_ranks(2, [&](const Launch& launch) {
+    const auto ranks = testing::connect(launch);
+    const fs::path run = files.path() / "run";
+    const auto losing = std::make_shared<const InterruptedGroup>(*ranks, [&] {
+      if (launch.rank == 0 && fs::exists(run / "step-00000001")) fs::rename(run, files.path() / "elsewhere");
+    });
+    CheckpointSaver saver({.run = run}, losing, launch.rank);
+    EXPECT_THROW(saver.save(checkpoint_of(1, *ranks, launch.rank)), io::Error);
+  });
+}
+
+TEST(CheckpointSaver, KeepsOneOrMore) {
+  const std::shared_ptr<const Communicator> alone = Communicator::connect({});
+  for (const int64_t keep : {0, -1}) {
+    EXPECT_THAT([&] { CheckpointSaver({.run = "run", .keep = keep}, alone, 0); },
+                ThrowsMessage<c10::ValueError>(HasSubstr("expected to keep 1 or more, got " + std::to_string(keep))));
+  }
 }
 
 }  // namespace

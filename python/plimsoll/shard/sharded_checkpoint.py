@@ -39,7 +39,7 @@ class CheckpointSaver:
     Args:
         run: a directory that all ranks see.
         group: of torch.distributed; all ranks if None, or this process alone where there are none.
-        keep: checkpoints that stay.
+        keep: checkpoints that stay, of steps up to the one saved; 1 or more. Those of higher steps stay, too.
         asynchronous: save() copies the tensors and returns, and a thread writes them. The copy's memory is kept.
     """
 
