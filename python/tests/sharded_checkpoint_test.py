@@ -99,6 +99,23 @@ def test_one_checkpoint_or_more_is_kept(keep, tmp_path):
         CheckpointSaver(tmp_path, keep=keep)
 
 
+@ranks.case(2)
+def what_json_does_not_take_is_named(group):
+    run, rank = ranks.shared_folder(group), dist.get_rank(group)
+    sections = {"model": {"bias": torch.zeros(3)}}
+    refused = {"loss": float("nan"), "best": [1, float("-inf")], "text": "\ud800", "set": {1}}
+    for asynchronous in (False, True):
+        saver = CheckpointSaver(run, group, asynchronous=asynchronous)
+        saver.save(1, sections, {"text": "\u00e9\0", "rank": rank} if rank == 0 else refused)
+        for name, value in refused.items():
+            kind = TypeError if name == "set" else ValueError
+            with pytest.raises(kind, match=f"CheckpointSaver.save: expected a state as JSON takes it, got of '{name}': "):
+                saver.save(2, sections, {"step": 2, name: value} if rank == 0 else None)
+        saver.wait()
+    latest: Any = open_latest_checkpoint(run, group)
+    assert (latest.step, latest.state) == (1, {"text": "\u00e9\0", "rank": 0})
+
+
 def test_a_step_below_0_is_an_error(tmp_path):
     for asynchronous in (False, True):
         saver = CheckpointSaver(tmp_path / "run", asynchronous=asynchronous)

@@ -30,6 +30,23 @@ def _ranks(group: Any) -> Ranks:
     return ranks_of(group)
 
 
+def _json_of(state: dict[str, Any]) -> str:
+    """A state as C++ reads it again: without NaN, infinities and halves of characters."""
+
+    def text_of(value: dict[str, Any]) -> str:
+        text = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        text.encode()
+        return text
+
+    for key, value in state.items():
+        try:
+            text_of({key: value})
+        except (TypeError, ValueError, RecursionError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"CheckpointSaver.save: expected a state as JSON takes it, got of {key!r}: {error}") from None
+    return text_of(state)
+
+
 class CheckpointSaver:
     """Saves the checkpoints of a run, RUN/step-00000123, one after another.
 
@@ -44,7 +61,7 @@ class CheckpointSaver:
     """
 
     def __init__(self, run: str | Path, group: Any = None, keep: int = 3, asynchronous: bool = False) -> None:
-        ranks = _ranks(group)
+        self._ranks = ranks = _ranks(group)
         if asynchronous and ranks.size > 1:
             ranks = ranks.split("checkpoint")  # another thread is the caller
         self._saver = torch.ops.plimsoll.checkpoint_saver(str(run), ranks.handle, keep=keep, asynchronous=asynchronous)
@@ -56,7 +73,11 @@ class CheckpointSaver:
             sections: {"model": {name: tensor}, "optimizer": ...}. Tensors are the same on all ranks, which share the
                 writing; :class:`Piece` s of all ranks cover a tensor once.
             state: what is no tensor, as JSON takes it; the first rank's counts.
+
+        Raises:
+            TypeError, ValueError: on all ranks, a member of the first rank's state that JSON does not take, which is named.
         """
+        text = self._state_text(state)
         wholes, pieces = [], []
         for section, tensors in sections.items():
             for name, value in tensors.items():
@@ -64,7 +85,20 @@ class CheckpointSaver:
                     pieces.append((section, name, list(value.shape), value.begin, value.values.detach().cpu()))
                 else:
                     wholes.append((section, name, value.detach().cpu()))
-        self._saver.save(step, json.dumps(dict(state or {})), wholes, pieces)
+        self._saver.save(step, text, wholes, pieces)
+
+    def _state_text(self, state: Mapping[str, Any] | None) -> str:
+        """JSON of the state on the first rank, whose error is one on all ranks; an empty object elsewhere."""
+        text, error = "{}", None
+        if self._ranks.rank == 0:
+            try:
+                text = _json_of(dict(state or {}))
+            except (TypeError, ValueError) as found:
+                error = found
+        errors: Any = self._ranks.gather(error)
+        if errors[0] is not None:
+            raise errors[0]
+        return text
 
     def wait(self) -> None:
         """Returns when everything is on disk. Raises what the last saving failed with."""
