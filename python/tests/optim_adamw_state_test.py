@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 from optim_adamw_test import STEPS, groups, parameters, train
-from plimsoll.optim import AdamW
+from plimsoll.optim import AdamW, adamw
 from torch import nn
 
 REFUSED = ("amsgrad", "maximize", "capturable", "differentiable")
@@ -126,6 +126,22 @@ def test_a_damaged_state_is_refused_by_name_and_leaves_the_optimizer(damage, mes
     with pytest.raises(ValueError, match=message):
         optimizer.load_state_dict(saved)
     assert same(bits(optimizer), before)
+
+
+@pytest.mark.parametrize("kinds", [{}, {"optimizer_state": "bf16"}, {"optimizer_state": "8bit"}])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_loaded_state_is_where_the_parameters_are(dtype, kinds, monkeypatch):
+    """On meta tensors, which hold no values and stand for a card."""
+    saved = trained(parameters(dtype), **kinds).state_dict()
+    monkeypatch.setattr(adamw, "_check_parameter", lambda *_: None)
+    there = [nn.Parameter(parameter.to("meta")) for parameter in parameters(dtype)]
+    optimizer = AdamW(groups(there))
+    optimizer.load_state_dict(saved)
+    for parameter in there:
+        state = optimizer.state[parameter]
+        assert state.keys() == {"step", "exp_avg", "exp_avg_sq"} | ({"master"} if dtype == torch.bfloat16 else set())
+        assert {name for name, value in state.items() if value.device != parameter.device} == {"step"}
+        assert state["exp_avg"].dtype == torch.float32 and state["exp_avg"].shape == parameter.shape
 
 
 def test_writes_that_torch_counts_reach_the_master_and_those_through_data_do_not():

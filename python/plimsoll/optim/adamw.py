@@ -275,7 +275,7 @@ class AdamW(Optimizer):
         for key, (parameter, group, _) in zip(saved, self._places(), strict=True):
             given = states.get(key)
             if given:
-                step = torch.as_tensor(self.state[parameter]["step"]).clone()  # torch's is the other optimizer's own
+                step = torch.as_tensor(self.state[parameter]["step"]).to("cpu", copy=True)  # torch's is the other optimizer's own
                 self.state[parameter] = {"step": step, **_converted(given, parameter, group)}
 
 
@@ -316,11 +316,12 @@ def _is_split(parameter: torch.Tensor, group: dict[str, Any]) -> bool:
 
 
 def _converted(given: dict[str, torch.Tensor], parameter: torch.Tensor, group: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Moments and master of a parameter as its group keeps them."""
-    ops, own = torch.ops.plimsoll, {}
+    """Moments and master of a parameter as its group keeps them, on its device. The CPU converts them."""
+    ops, own, device = torch.ops.plimsoll, {}, parameter.device
     for name, dtype in zip(("exp_avg", "exp_avg_sq"), MOMENT_DTYPES[group["optimizer_state"]], strict=True):
         values, scale = given[name].detach().contiguous(), given.get(name + "_scale")
         if values.dtype != dtype:
+            values, scale = values.cpu(), None if scale is None else scale.cpu()
             is_kept = values.dtype in (torch.int8, torch.uint8, torch.float32, torch.bfloat16)
             wide = ops.adamw_wide_moment(values if is_kept else values.float(), scale=scale)
             values, scale = (
@@ -328,25 +329,26 @@ def _converted(given: dict[str, torch.Tensor], parameter: torch.Tensor, group: d
                 if group["optimizer_state"] == "8bit"
                 else (wide.to(dtype), None)
             )
-        own[name] = values.clone()
+        own[name] = values.to(device, copy=True)
         if scale is not None:
-            own[name + "_scale"] = scale.detach().clone()
+            own[name + "_scale"] = scale.detach().to(device, copy=True)
     if _has_master(parameter, group):
         own["master"] = _master_of(given, parameter)
     elif _is_split(parameter, group):
         correction = given.get("correction")
         if correction is None:
-            correction = ops.adamw_correction_of(_master_of(given, parameter))
-        own["correction"] = correction.detach().contiguous().clone()
+            correction = ops.adamw_correction_of(_master_of(given, parameter).cpu())
+        own["correction"] = correction.detach().contiguous().to(device, copy=True)
     return own
 
 
 def _master_of(given: dict[str, torch.Tensor], parameter: torch.Tensor) -> torch.Tensor:
     if "master" in given:
-        return given["master"].detach().float().contiguous().clone()
+        return given["master"].detach().float().contiguous().to(parameter.device, copy=True)
     if "correction" in given and parameter.dtype == torch.bfloat16:
-        joined: torch.Tensor = torch.ops.plimsoll.adamw_join_weight(parameter.detach(), given["correction"].contiguous())
-        return joined
+        correction = given["correction"].detach().cpu().contiguous()
+        joined: torch.Tensor = torch.ops.plimsoll.adamw_join_weight(parameter.detach().cpu(), correction)
+        return joined.to(parameter.device)
     return parameter.detach().float()
 
 
