@@ -88,6 +88,49 @@ def scaling_states_and_running_statistics_come_back(group):
 
 
 @ranks.case(2)
+def a_parameter_without_a_state_has_none_again(group):
+    run = ranks.shared_folder(group)
+    model = models.wrapped(models.blocks_net(), group)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    save(group, run, 0, model, optimizer)
+    train(model, optimizer, range(2), group, 2)
+    assert optimizer.state
+    load(group, run, model, optimizer)
+    assert not optimizer.state
+    resumed = models.wrapped(models.blocks_net(), group)
+    for each, its in ((model, optimizer), (resumed, torch.optim.AdamW(resumed.parameters(), lr=1e-2))):
+        train(each, its, range(2), group, 2)
+    expected = resumed.state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+
+
+@ranks.case(2)
+def buffers_are_saved_in_their_precision(group):
+    dtypes = {"wide": torch.float64, "plain": torch.float32, "coded": torch.float8_e4m3fn, "count": torch.int64}
+    values = {name: torch.full((2,), 1 / 3, dtype=torch.float64).to(dtype) for name, dtype in dtypes.items()}
+    values["narrow"] = torch.full((2,), 1 / 3, dtype=torch.bfloat16)
+
+    def make():
+        module = nn.Linear(3, 2)
+        for name, value in values.items():
+            module.register_buffer(name, value.clone())
+        return Fsdp(module, group)
+
+    run = ranks.shared_folder(group)
+    model = make()
+    saved = model.sharded_state_dict()
+    assert {name: saved[name].dtype for name in values} == {**dtypes, "narrow": torch.float32}
+    CheckpointSaver(run, group).save(1, {"model": saved})
+    again = make()
+    for buffer in again.buffers():
+        buffer.zero_()
+    latest: Any = open_latest_checkpoint(run, group)
+    again.load_sharded_state_dict(latest)
+    for name, buffer in again.named_buffers():
+        assert buffer.dtype == values[name].dtype and torch.equal(buffer.double(), values[name].double()), name
+
+
+@ranks.case(2)
 def what_does_not_fit_is_named_and_changes_nothing(group):
     run = ranks.shared_folder(group)
     model: Any = Fsdp(nn.Linear(3, 2), group)

@@ -19,7 +19,7 @@ Tensors = dict[str, "torch.Tensor | Piece"]
 
 
 def model_tensors(root: Any) -> Tensors:
-    buffers = {name: b.float() if b.is_floating_point() else b for name, b in _buffers(root).items()}
+    buffers = {name: b.float() if b.dtype in (torch.float16, torch.bfloat16) else b for name, b in _buffers(root).items()}
     return {**buffers, **{part.name: _piece(part, part.leaf) for part in held_parts(root)}}
 
 
@@ -39,9 +39,9 @@ def load_model(root: Any, checkpoint: Checkpoint, section: str) -> None:
             stored, held = checkpoint.read(section, part.name, part.begin, part.end), part.of(part.leaf)
             held.copy_(stored)
             overflowed.append((part.name, count_overflowed(stored, held), held))
+    root.load_local_state_dict({name: checkpoint.read(section, name) for name in buffers}, strict=False)
     checkpoint.check_files()
     warn_of_overflow(str(checkpoint.directory), overflowed, stacklevel=4)
-    root.load_local_state_dict({name: checkpoint.read(section, name) for name in buffers}, strict=False)
 
 
 def optimizer_tensors(root: Any, optimizer: torch.optim.Optimizer) -> Tensors:
@@ -92,6 +92,8 @@ def load_optimizer(root: Any, optimizer: torch.optim.Optimizer, checkpoint: Chec
     for leaf, state in states.items():
         if state:
             optimizer.state[leaf] = state
+        else:  # as when it was saved
+            optimizer.state.pop(leaf, None)
     for group, loaded in zip(optimizer.param_groups, groups, strict=True):
         group.update(loaded)
 
