@@ -172,7 +172,12 @@ void register_fully_sharded(torch::Library& library) {
            [](const SchedulePointer& self, int64_t unit, const std::vector<at::Tensor>& outputs) {
              self->schedule->after_forward(self->place(unit), outputs);
            })
-      .def("set_sync", [](const SchedulePointer& self, bool sync) { self->schedule->set_sync(sync); })
+      .def("set_sync",
+           [](const SchedulePointer& self, bool sync) {
+             const bool before = self->schedule->sync();
+             self->schedule->set_sync(sync);
+             return before;
+           })
       .def("in_backward", [](const SchedulePointer& self) { return self->schedule->in_backward(); })
       .def("phase", [](const SchedulePointer& self,
                        int64_t unit) { return static_cast<int64_t>(self->schedule->phase(self->place(unit))); })

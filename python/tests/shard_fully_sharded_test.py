@@ -142,6 +142,24 @@ def no_sync_is_refused_where_the_order_is_fixed(group):
         pass
 
 
+@ranks.case(2)
+def no_sync_inside_no_sync_ends_with_the_outer_one(group):
+    rank, size = models.position(group)
+    nested, once = (models.wrapped(models.blocks_net(), group) for _ in range(2))
+    first, second = (models.part(models.batch(step), rank, size) for step in range(2))
+    with nested.no_sync():
+        with nested.no_sync():
+            pass
+        models.backward(nested, *first)
+        assert not models.gradients(nested)
+    with once.no_sync():
+        models.backward(once, *first)
+    for model in (nested, once):
+        models.backward(model, *second)
+    expected = models.gradients(once)
+    assert expected and all(torch.equal(gradient, expected[name]) for name, gradient in models.gradients(nested).items())
+
+
 @ranks.case(3)
 def narrow_gradients_are_averaged_in_fp32(group):
     """Against a narrow copy on each rank by itself, whose gradients are averaged here."""

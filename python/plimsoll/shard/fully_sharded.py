@@ -240,11 +240,11 @@ class FullyShardedDataParallel(FullyShardedNames, StateDicts, nn.Module):
         self._lazy_init()
         if not self._is_root:
             raise RuntimeError("no_sync: expected the outermost FullyShardedDataParallel")
-        self._schedule.set_sync(False)
+        before = self._schedule.set_sync(False)
         try:
             yield
         finally:
-            self._schedule.set_sync(True)
+            self._schedule.set_sync(before)
 
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """The norm of all gradients of all ranks before they are clipped to it."""
