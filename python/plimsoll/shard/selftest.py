@@ -68,12 +68,13 @@ def selftest(model: FullyShardedDataParallel, optimizer: torch.optim.Optimizer, 
         parameter.grad = found[name].clone() if name in found else None
     optimizer.step()
     reference.step()
-    after = model.state_dict()
-    weights = {
-        name: _worst(after[name] - parameter.detach(), parameter.detach().abs() * (4 * torch.finfo(torch.float32).eps))
-        for name, parameter in replica.named_parameters()
-        if name in found
-    }
+    with model.summon_full_params(volatile=True):  # a state dict may be the first rank's alone
+        after = {name: parameter.detach() for name, parameter in model.named_parameters()}
+        weights = {
+            name: _worst(after[name] - parameter.detach(), parameter.detach().abs() * (4 * torch.finfo(torch.float32).eps))
+            for name, parameter in replica.named_parameters()
+            if name in found
+        }
     _check("weights", weights, "")
     return SelfTest(gradients, weights)
 
