@@ -8,7 +8,7 @@ from functools import partial
 import plimsoll
 import pytest
 import torch
-from plimsoll.shard import CheckpointSaver, open_checkpoint
+from plimsoll.shard import Checkpoint, CheckpointSaver, open_checkpoint, to_distributed_checkpoint, to_safetensors
 from plimsoll.t5 import T5ForConditionalGeneration
 from t5_models import inputs, make, save
 
@@ -71,6 +71,26 @@ def test_a_checkpoint_that_is_shortened_after_it_was_opened(tmp_path):
     assert weight[-1] == 0
     with pytest.raises(RuntimeError, match=LOST):
         opened.check_files()
+
+
+@pytest.mark.parametrize("convert", [to_safetensors, to_distributed_checkpoint])
+@pytest.mark.parametrize("elements", [100, 100_000])
+def test_a_checkpoint_that_is_shortened_while_it_is_converted_gives_no_file(elements, convert, tmp_path, monkeypatch):
+    CheckpointSaver(tmp_path).save(1, {"model": {"weight": torch.arange(elements)}})
+
+    read = Checkpoint.read
+
+    def read_and_shorten(self, *named):
+        tensor = read(self, *named)
+        for file in self.directory.glob("*.safetensors"):
+            shorten(file, 0)
+        return tensor
+
+    monkeypatch.setattr(Checkpoint, "read", read_and_shorten)
+    out = tmp_path / "out"
+    with pytest.raises(RuntimeError, match=LOST):
+        convert(tmp_path / "step-00000001", out)
+    assert not out.is_file() and not (out / ".metadata").exists()
 
 
 def test_training_data_that_is_shortened_is_one_line(tmp_path):

@@ -8,18 +8,33 @@ from typing import Any
 
 import torch
 
-from plimsoll.shard.sharded_checkpoint import CheckpointSaver, open_checkpoint
+from plimsoll.shard.sharded_checkpoint import Checkpoint, CheckpointSaver, open_checkpoint
 
 _STATE = "state"
 
 
 def to_distributed_checkpoint(checkpoint: str | Path, directory: str | Path) -> None:
-    """Writes a step's directory as a DCP directory: tensors are "SECTION.NAME", what is no tensor is "state"."""
+    """Writes a step's directory as a DCP directory: tensors are "SECTION.NAME", what is no tensor is "state". A file that loses
+    bytes meanwhile is a RuntimeError, before the directory is marked as whole."""
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
+
+    class Writer(FileSystemWriter):
+        checkpoint: Checkpoint
+
+        def finish(self, metadata: Any, results: Any) -> None:
+            try:
+                self.checkpoint.check_files()
+            except RuntimeError:  # the same check raises it again below, where DCP does not wrap it
+                return
+            super().finish(metadata, results)
 
     ours = open_checkpoint(checkpoint)
     tensors = {f"{section}.{name}": ours.read(section, name) for section, names in ours.shapes.items() for name in names}
-    save({**tensors, _STATE: {**ours.state, "step": ours.step}}, checkpoint_id=str(directory), no_dist=True)
+    writer = Writer(str(directory))
+    writer.checkpoint = ours
+    save({**tensors, _STATE: {**ours.state, "step": ours.step}}, storage_writer=writer, no_dist=True)
+    ours.check_files()
 
 
 def from_distributed_checkpoint(directory: str | Path, run: str | Path, step: int | None = None) -> Path:

@@ -35,9 +35,11 @@ def to_safetensors(checkpoint: str | Path, file: str | Path, section: str = "mod
     """Writes a section of a step as one file; `plimsoll consolidate` does so, too."""
     from safetensors.torch import save_file
 
-    tensors = open_checkpoint(checkpoint).section(section)
+    opened = open_checkpoint(checkpoint)
+    tensors = opened.section(section)
     with whole_file(file) as partial:
         save_file(tensors, partial, metadata={"format": "pt"})
+        opened.check_files()
 
 
 def _files_of(source: Path) -> dict[Path, set[str]]:
