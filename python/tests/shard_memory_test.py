@@ -1,5 +1,6 @@
 """Memory of plimsoll.shard.FullyShardedDataParallel: parameters come and go, shards may be empty or wait on disk."""
 
+import copy
 import pathlib
 import tempfile
 
@@ -89,6 +90,9 @@ def shards_and_states_wait_on_disk(group):
         assert resident <= 2 * 4 * 300 * 301 / 1024 + 64
         a, b = (model.state_dict() for model in sharded)
         assert all(torch.equal(a[name], b[name]) for name in a)
+        optimizers[1].load_state_dict(copy.deepcopy(optimizers[1].state_dict()))
+        optimizers[1].step()
+        assert pages_in_memory(folder)[1] == 4, "those of the states before have gone"
 
 
 @pytest.mark.parametrize("name", ranks.names(__name__))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 
 def offload_optimizer(optimizer: torch.optim.Optimizer, offload_path: str) -> None:
@@ -14,15 +15,15 @@ def offload_optimizer(optimizer: torch.optim.Optimizer, offload_path: str) -> No
 
     A full disk is a RuntimeError in the first step.
     """
-    mapped: dict[int, torch.Tensor] = {}  # kept, so that an address stays theirs
+    mapped: Any = WeakIdKeyDictionary()  # states that are in files, which go with them
 
     def move(states: dict[str, Any], parameter: torch.Tensor) -> None:
         for key, state in states.items():
             if not torch.is_tensor(state) or state.shape != parameter.shape or state.dim() == 0:
                 continue
-            if id(state) not in mapped:
+            if state not in mapped:
                 states[key] = torch.ops.plimsoll.mapped_zeros(list(state.shape), state.dtype, offload_path).copy_(state)
-                mapped[id(states[key])] = states[key]
+                mapped[states[key]] = True
             torch.ops.plimsoll.release_pages(states[key])
 
     def after_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
