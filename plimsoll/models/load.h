@@ -74,8 +74,8 @@ struct SaveOptions {
 };
 
 // Writes a model that load() gives, as transformers does: config.json, and model.safetensors or its shards, in the dtype
-// of the parameters. Makes the directory; files of these names in it are replaced, those of earlier shards stay. Throws
-// io::Error; another kind of model is one.
+// of the parameters. Makes the directory; files of these names in it are replaced, and shards of an earlier model removed.
+// Throws io::Error; another kind of model is one.
 void save(const LanguageModel& model, const std::filesystem::path& directory, const SaveOptions& options = {});
 
 }  // namespace plimsoll::models

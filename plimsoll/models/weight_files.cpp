@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
+#include <set>
 #include <utility>
 
 #include "plimsoll/io/atomic_file.h"
@@ -13,6 +15,11 @@ namespace {
 
 constexpr const char* kWeightsFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+bool is_shard(const std::string& file) {
+  static const std::regex kShard(R"(model-\d{5}-of-\d{5}\.safetensors)");
+  return std::regex_match(file, kShard);
+}
 
 std::vector<std::vector<io::TensorPlan>> shards_of(std::vector<io::TensorPlan> plans, int64_t bytes) {
   std::ranges::sort(plans, {}, &io::TensorPlan::name);
@@ -52,11 +59,24 @@ void WeightFiles::commit() {
   for (const auto& file : files_) file->commit();
   if (files_.size() == 1) {
     std::filesystem::remove(directory_ / kIndexFile);
-    return;
+  } else {
+    const nlohmann::json index = {{"metadata", {{"total_size", bytes_}}}, {"weight_map", names_}};
+    io::write_file(directory_ / kIndexFile, index.dump(2) + "\n");
+    std::filesystem::remove(directory_ / kWeightsFile);  // of an earlier model: readers prefer it to the shards
   }
-  const nlohmann::json index = {{"metadata", {{"total_size", bytes_}}}, {"weight_map", names_}};
-  io::write_file(directory_ / kIndexFile, index.dump(2) + "\n");
-  std::filesystem::remove(directory_ / kWeightsFile);  // of an earlier model: readers prefer it to the shards
+  remove_other_shards();
+}
+
+// Shards of an earlier model, of another number of files: no index lists them any more.
+void WeightFiles::remove_other_shards() const {
+  std::set<std::string> ours;
+  for (const auto& [tensor, file] : names_) ours.insert(file);
+  std::vector<std::filesystem::path> others;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_)) {
+    const std::string file = entry.path().filename().native();
+    if (is_shard(file) && !ours.contains(file)) others.push_back(entry.path());
+  }
+  for (const std::filesystem::path& other : others) std::filesystem::remove(other);
 }
 
 }  // namespace plimsoll::models

@@ -18,10 +18,13 @@ class WeightFiles {
   WeightFiles(std::filesystem::path directory, std::vector<io::TensorPlan> plans, int64_t shard_bytes);
 
   void write(const std::string& name, const at::Tensor& tensor) { writers_.at(name)->write(name, tensor); }
-  // Every tensor has been written. Weights of an earlier model that readers would prefer are removed.
+  // Every tensor has been written. Weights of an earlier model under the names of Hugging Face are removed: readers would
+  // prefer them, or nobody would read them.
   void commit();
 
  private:
+  void remove_other_shards() const;
+
   std::filesystem::path directory_;
   std::vector<std::unique_ptr<io::SafetensorsWriter>> files_;
   std::map<std::string, io::SafetensorsWriter*> writers_;  // by tensor
