@@ -199,6 +199,7 @@ CERTIFICATE = {
         ("parity.json", {"dtypes": {"fp16": None}}),
         ("parity.json", {"dtypes": {"fp32": {"headroom_fp16": True}}}),
         ("parity.json", {"dtypes": {"fp16": {"headroom": {"x": "low"}}}}),
+        ("parity.json", {"dtypes": {}, "reference": 5}),
         ("plimsoll_gauge.json", {**CERTIFICATE, "values": [5]}),
         ("plimsoll_gauge.json", {**CERTIFICATE, "values": [{**VALUE, "name": {}}]}),
         ("plimsoll_gauge.json", {**CERTIFICATE, "values": [{"name": "x"}]}),
@@ -240,6 +241,48 @@ def test_values_that_are_not_finite_are_gaps(tmp_path):
     (run,) = runs.read_runs(tmp_path)
     assert run.series("loss") == ([3], [1.0])
     plimsoll.report(tmp_path, tmp_path / "page.html")
+
+
+def row_of(page, label):
+    """Cells of the table's row that begins with the label."""
+    found = re.search(rf"<tr><td>{label}</td>(.*?)</tr>", page)
+    assert found
+    return re.findall("<td>(.*?)</td>", found.group(1))
+
+
+@pytest.mark.parametrize(
+    ("members", "cells"),
+    [
+        ({"final_val_loss": None, "diverged": True}, ["NaN", "–"]),
+        ({"final_val_loss": None, "diverged": False}, ["–", "–"]),
+        ({"final_val_loss": 0.0}, ["0.0000", "-100.00 %"]),
+        (None, ["0.9333", "-62.67 %"]),  # it goes on
+    ],
+)
+def test_the_validation_loss_is_that_of_the_end(tmp_path, members, cells):
+    write_run(tmp_path / "demo" / "fp32", recipe="fp32")
+    log = write_run(tmp_path / "demo" / "fp8", finished=members is not None) / "train.jsonl"
+    if members is not None:
+        *steps, summary = log.read_text().splitlines()
+        log.write_text("\n".join([*steps, json.dumps({**json.loads(summary), **members})]) + "\n")
+    page = plimsoll.report(tmp_path / "demo", tmp_path / "page.html").read_text()
+    assert row_of(page, "fp8")[3:5] == cells
+    assert sections_of(page)["Loss"]["figures"]["loss"]["layout"]["yaxis"]["title"]["text"] == "loss, nats"
+
+
+def test_parity_of_a_decoder_has_its_own_figures(tmp_path):
+    entry = {"finite": True, "perplexity": 21.43219, "bytes_per_weight": 4.0, "tokens_per_s": 1234.4}
+    kl = {"logits_kl": 0.0123, "logits_kl_p99": 0.1, "logits_kl_p999": None, "top1_agreement": 0.97, "top5_agreement": 0.99}
+    path = tmp_path / "judged.json"
+    found = {"tokens": 9, "dtypes": {"bf16": {**entry, **kl}}}
+    path.write_text(json.dumps(found))
+    page = plimsoll.report(path, tmp_path / "page.html").read_text()
+    assert row_of(page, "bf16") == ["21.4322", "0.0123", "0.1", "NaN", "0.97", "0.99", "4", "1,234"]
+    assert "headroom" not in page and "reference" not in page
+    path.write_text(json.dumps({**found, "reference": entry, "model": "codes", "against": "<values>"}))
+    page = plimsoll.report(path, tmp_path / "page.html").read_text()
+    assert row_of(page, "reference") == ["21.4322", *["–"] * 5, "4", "1,234"]
+    assert "codes against FP32 of &lt;values&gt;, the reference" in page
 
 
 def change(layer, product, **more):

@@ -19,13 +19,20 @@ from plimsoll.report.line import is_line, line_html
 
 CERTIFICATE = "plimsoll_gauge.json"
 COLUMNS = {
+    "perplexity": "perplexity",
     "encoder_relative_l2": "encoder, relative L2",
     "logits_kl": "KL, nats",
+    "logits_kl_p99": "99 %",
+    "logits_kl_p999": "99.9 %",
     "top1_agreement": "top-1 agreement",
+    "top5_agreement": "top-5 agreement",
     "string_match": "same text",
     "accuracy": "accuracy",
+    "bytes_per_weight": "bytes a weight",
+    "tokens_per_s": "tokens/s",
     "first_non_finite": "Inf or NaN from",
 }
+FORMS = {"perplexity": ".6g", "tokens_per_s": ",.0f"}
 
 
 @dataclass
@@ -39,8 +46,13 @@ class Checkpoint:
         """The picture says how many values are beyond FP16's largest number, and shows which."""
         if self.whole:
             return self.whole
+        return f"<h2>{escape(self.label)}</h2>{self.table}{self._headroom()}"
+
+    def _headroom(self) -> str:
+        if not self.maps:
+            return ""
         counts = "; ".join(f"{each.title}: {each.overflows} of {len(each.bits)} values beyond FP16's range" for each in self.maps)
-        return f"<h2>{escape(self.label)}</h2>{self.table}<p>Bits of headroom in FP16. {escape(counts)}.</p>{self._picture()}"
+        return f"<p>Bits of headroom in FP16. {escape(counts)}.</p>{self._picture()}"
 
     def _picture(self) -> str:
         """Apart from the page, whose other pictures use the same names inside."""
@@ -50,16 +62,16 @@ class Checkpoint:
         return f'<img alt="headroom of each value" style="max-width: 100%" src="data:image/svg+xml;base64,{data}">'
 
 
-def _cell(value: Any) -> str:
-    return "NaN" if value is None else f"{value:.3g}" if isinstance(value, (int, float)) else str(value)
+def _cell(name: str, value: Any) -> str:
+    return "NaN" if value is None else format(value, FORMS.get(name, ".3g")) if isinstance(value, (int, float)) else str(value)
 
 
-def _figures(dtypes: dict[str, Any]) -> str:
-    names = [name for name in COLUMNS if any(name in entry for entry in dtypes.values())]
+def _figures(entries: dict[str, Any]) -> str:
+    names = [name for name in COLUMNS if any(name in entry for entry in entries.values())]
     head = "".join(f"<th>{text}</th>" for text in ["dtype", *(COLUMNS[name] for name in names)])
     rows = []
-    for dtype, entry in dtypes.items():
-        cells = [dtype, *(_cell(entry[name]) if name in entry else "–" for name in names)]
+    for dtype, entry in entries.items():
+        cells = [dtype, *(_cell(name, entry[name]) if name in entry else "–" for name in names)]
         rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
@@ -71,7 +83,14 @@ def _of_parity(label: str, found: dict[str, Any]) -> Checkpoint:
         maps.append(HeadroomMap("FP32's values in FP16", dtypes["fp32"]["headroom_fp16"]))
     if "headroom" in dtypes.get("fp16", {}):
         maps.append(HeadroomMap("as FP16 computes them", dtypes["fp16"]["headroom"]))
-    return Checkpoint(label, maps, _figures(dtypes))
+    rows = {"reference": found["reference"], **dtypes} if "reference" in found else dtypes
+    return Checkpoint(label, maps, _figures(rows) + _against(found))
+
+
+def _against(found: dict[str, Any]) -> str:
+    if "reference" not in found:
+        return ""
+    return f"<p>{escape(str(found.get('model')))} against FP32 of {escape(str(found.get('against')))}, the reference.</p>"
 
 
 def _of_certificate(label: str, found: dict[str, Any]) -> Checkpoint:
@@ -104,7 +123,7 @@ def _is_map(value: Any) -> bool:
 
 def _is_parity(found: dict[str, Any]) -> bool:
     dtypes = found["dtypes"].values()
-    return all(
+    return isinstance(found.get("reference", {}), dict) and all(
         isinstance(entry, dict) and all(_is_map(entry[name]) for name in ("headroom_fp16", "headroom") if name in entry)
         for entry in dtypes
     )

@@ -35,7 +35,7 @@ def losses(runs: list[Run]) -> Figure:
             data.append(
                 {**shared, "name": f"{run.label}, validation", "x": steps, "y": values, "mode": "lines+markers", "line": line}
             )
-    return {"data": data, "layout": layout(430, xaxis=axis("step"), yaxis=axis("loss, nats a byte"), hovermode="x unified")}
+    return {"data": data, "layout": layout(430, xaxis=axis("step"), yaxis=axis("loss, nats"), hovermode="x unified")}
 
 
 def differences(runs: list[Run], reference: Run) -> Figure:

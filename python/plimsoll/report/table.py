@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from html import escape
 
 from plimsoll.report.curves import megabytes, tokens_per_s
@@ -27,8 +28,23 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _validation_loss(run: Run) -> float | None:
-    last = run.series("val_loss")[1]
-    return run.summary.get("final_val_loss") or (last[-1] if last else None)
+    """That of the end; of a run that goes on, the last one. NaN: the run diverged."""
+    if not run.summary:
+        last = run.series("val_loss")[1]
+        return last[-1] if last else None
+    loss: float | None = run.summary.get("final_val_loss")
+    return math.nan if loss is None and run.summary.get("diverged") else loss
+
+
+def _loss_cell(loss: float | None) -> str:
+    return "NaN" if loss is not None and math.isnan(loss) else _number(loss, ".4f")
+
+
+def _difference(loss: float | None, reference: float | None) -> float | None:
+    """In percent; None where one of the two is no number, or the reference 0."""
+    if loss is None or not reference or math.isnan(loss) or math.isnan(reference):
+        return None
+    return 100 * (loss / reference - 1)
 
 
 def _lowest_headroom(run: Run) -> str:
@@ -45,13 +61,13 @@ def table(runs: list[Run]) -> str:
     rows = []
     for run in runs:
         loss = _validation_loss(run)
-        difference = None if loss is None or not reference else 100 * (loss / reference - 1)
+        difference = _difference(loss, reference)
         cells = (
             run.label,
             str(run.summary.get("recipe", "–")),
             str(run.steps[-1]["step"]) + ("" if run.summary else ", not finished"),
             _number(run.summary.get("parameters"), ","),
-            _number(loss, ".4f"),
+            _loss_cell(loss),
             _number(difference, "+.2f") + ("" if difference is None else " %"),
             _number(tokens_per_s(run), ",.0f"),
             _number(megabytes(run, "saved_activation_bytes"), ".1f"),
