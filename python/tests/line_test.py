@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from html import escape
 
 import decoder_models
 import grafted_decoders
@@ -11,6 +12,7 @@ import tiny_llama
 import tokenizer_texts
 import torch
 from line_models import LINE, config_of, line, soft, spread, write
+from plimsoll.report.line import line_html
 from program import PROGRAM, done, interrupted, plimsoll
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -148,11 +150,13 @@ def test_finetuned_model_keeps_the_plan(lined, tmp_path):
 def test_a_second_line_keeps_the_products_of_the_first(lined, text, tmp_path):
     _, out, found, product = lined
     stricter = found["formats"]["fp8 planned"]["logits_kl"] / 2
-    _, again = line(out, text, tmp_path / "lined", *TEXT, "--max-kl", stricter)
+    result, again = line(out, text, tmp_path / "lined", *TEXT, "--max-kl", stricter)
     assert again["formats"]["fp8"]["logits_kl"] == found["formats"]["fp8 planned"]["logits_kl"]
     assert product not in {each["name"] for each in again["products"]}
     names = json.loads((tmp_path / "lined" / "config.json").read_text())["plimsoll_plan"]["high_precision"]
     assert names == again["plan"]["high_precision"] and names[0] == product and len(names) > 1
+    expected = f"{len(names) - 1} of {len(again['products'])} products stay in BF16 beside 1 of the source's plan, "
+    assert expected in result.stdout and escape(expected) in line_html("again", again)
 
 
 def test_fp16_that_overflows_is_gauged(tokenizer, text, tmp_path):

@@ -60,10 +60,12 @@ def _text(found: dict[str, Any]) -> str:
     ]
     plan, gauge = found["plan"], found["gauge"] or {}
     if plan is not None:
-        spared, all_products = len(plan["high_precision"]), len(found["products"])
+        spared = sum(bool(each["high_precision"]) for each in found["products"])
+        before = len(plan["high_precision"]) - spared  # a plan that the source had
+        beside = f" beside {before} of the source's plan" if before > 0 else ""
         lines.append(
-            f"Plan: {spared} of {all_products} products stay in BF16, {100 * plan['narrow_share']:.1f} % of the weights are "
-            f"{_codes(found)} codes."
+            f"Plan: {spared} of {len(found['products'])} products stay in BF16{beside}, {100 * plan['narrow_share']:.1f} % of the "
+            f"weights are {_codes(found)} codes."
         )
     if "certificate" in gauge:
         lines.append("FP16 fails as the weights are; gauge moved them by powers of two, and they are FP32's same function.")
