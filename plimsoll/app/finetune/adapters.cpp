@@ -8,6 +8,7 @@
 
 #include "plimsoll/app/checkpoint/safetensors_in.h"
 #include "plimsoll/app/error.h"
+#include "plimsoll/app/process/ranks.h"
 #include "plimsoll/app/train/first_model.h"
 #include "plimsoll/io/checkpoint.h"
 #include "plimsoll/io/mapped_file.h"
@@ -57,6 +58,9 @@ void check_adapters(const FinetuneOptions& options) {
   using models::WeightDtype;
   const TrainOptions& run = options.run;
   const std::string base = "--base " + std::string(recipe::name_of(kBases, options.base));
+  if (run.release_gradients && run.shard != shard::Sharing::kNone) {
+    refuse("--release-gradients: expected --shard none, got {}", recipe::name_of(kSharings, run.shard));
+  }
   if (!options.lora) {
     if (options.base != WeightDtype::kAsStored)
       refuse("{}: expected --lora, which has a frozen base, got --full", base);

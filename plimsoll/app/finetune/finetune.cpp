@@ -7,6 +7,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/finetune/adapters.h"
+#include "plimsoll/app/finetune/expect_memory.h"
 #include "plimsoll/app/gauge/gauged_loss_scale.h"
 #include "plimsoll/app/process/ranks.h"
 #include "plimsoll/app/text/text_writer.h"
@@ -104,9 +105,6 @@ void save_directory(const TrainOptions& run) {
 
 std::optional<TrainSummary> finetune(const FinetuneOptions& options, const FinetuneObserver& observer) {
   check_adapters(options);
-  if (options.run.release_gradients && options.run.shard != shard::Sharing::kNone) {
-    refuse("--release-gradients: expected --shard none, got {}", recipe::name_of(kSharings, options.run.shard));
-  }
   const auto coded = options.lora ? models::CodedWeights::kHeld : models::CodedWeights::kRefused;
   const TextModelOptions untrained{.path = options.run.source, .dtype = options.base, .coded = coded};
   Prompts prompts;

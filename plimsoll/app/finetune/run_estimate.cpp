@@ -9,7 +9,6 @@
 #include <string>
 
 #include "plimsoll/amp/fp8_autocast.h"
-#include "plimsoll/app/error.h"
 #include "plimsoll/app/finetune/adapters.h"
 #include "plimsoll/app/process/limits.h"
 #include "plimsoll/app/process/process_memory.h"
@@ -239,58 +238,6 @@ double least_seconds(const FinetuneOptions& options, double operations) {
       is_fp32 ? limits.fp32_gflops
               : std::max({limits.fp32_gflops, limits.bf16_gflops.value_or(0), limits.tile_gflops.value_or(0)});
   return operations / (gflops * 1e9 * runtime::threads());
-}
-
-void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimate, int64_t ranks) {
-  const auto available = available_memory_bytes();
-  const double held = static_cast<double>(rss_bytes());
-  const auto fits = [&](double needed) { return needed - held <= static_cast<double>(*available); };
-  if (!available || fits(estimate.total())) return;
-  struct Other {
-    std::string words;
-    FinetuneOptions options;
-  };
-  std::vector<Other> others;
-  FinetuneOptions first = options;
-  if (!fits(estimate.replies())) {
-    first.samples = 0;
-    others.push_back({"--samples 0", first});
-  }
-  const auto add = [&](const std::string& words, const auto& change) {
-    others.push_back({(first.samples == options.samples ? "" : "--samples 0 ") + words, first});
-    change(others.back().options);
-  };
-  for (int64_t rows = options.run.batch / 2; rows >= ranks; rows /= 2) {
-    add(io::compose("--batch {}", rows), [rows](FinetuneOptions& other) { other.run.batch = rows; });
-  }
-  const auto least = [ranks](FinetuneOptions& other) {
-    other.run.batch = ranks;
-    other.run.checkpoint_activations = true;
-  };
-  add(io::compose("--batch {} --checkpoint-activations", ranks), least);
-  if (!options.lora && ranks == 1) {
-    add("--batch 1 --checkpoint-activations --masters none --optimizer-state 8bit --release-gradients",
-        [&](FinetuneOptions& other) {
-          least(other);
-          other.run.masters = optim::MasterKind::kNone;
-          other.run.optimizer_state = optim::StateKind::k8Bit;
-          other.run.release_gradients = true;
-        });
-  }
-  add(io::compose("--lora --base fp8 --batch {} --checkpoint-activations", ranks), [&](FinetuneOptions& other) {
-    least(other);
-    other.run.masters = optim::MasterKind::kFp32;
-    if (!other.lora || other.lora->adapters.rank > usual_lora().adapters.rank) other.lora = usual_lora();
-    other.base = models::WeightDtype::kFp8;
-  });
-  std::string advice = "no fine-tuning of this model fits";
-  for (const Other& other : others) {
-    if (!fits(estimate_memory(other.options, other.options.run.batch / ranks, ranks).total())) continue;
-    advice = other.words + " would fit";
-    break;
-  }
-  refuse("finetune: expected memory of {:.1f} GB, got {:.1f} GB that are free; {}", estimate.total() / 1e9,
-         (held + static_cast<double>(*available)) / 1e9, advice);
 }
 
 }  // namespace plimsoll::app

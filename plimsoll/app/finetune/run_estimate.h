@@ -37,8 +37,4 @@ double product_operations(const FinetuneOptions& options, double tokens, double 
 // Seconds that as many take at the peak of this machine's cores in the recipe's products, measured now: a bound from below.
 double least_seconds(const FinetuneOptions& options, double operations);
 
-// Throws UsageError, with options that would fit, where the estimate is above what the system and the process's control
-// groups leave.
-void expect_memory(const FinetuneOptions& options, const MemoryEstimate& estimate, int64_t ranks);
-
 }  // namespace plimsoll::app

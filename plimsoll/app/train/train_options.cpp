@@ -43,6 +43,14 @@ void check_loss_scale(const TrainOptions& options) {
   }
 }
 
+void check_masters(const TrainOptions& options) {
+  if (options.masters == optim::MasterKind::kFp32) return;
+  if (options.recipe.value.high_precision_format() == format::Format::kFp16) {
+    refuse("--masters {}: expected a recipe without fp16, whose range is not that of bf16 weights, got {}",
+           recipe::name_of(optim::kMasters, options.masters), options.recipe.text);
+  }
+}
+
 const recipe::Recipe& recipe_of_step(const TrainOptions& options, int64_t step) {
   if (!options.finish_in) return options.recipe.value;
   const auto finishing = static_cast<int64_t>(std::ceil(options.finish_in->share * static_cast<double>(options.steps)));

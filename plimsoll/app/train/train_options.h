@@ -99,6 +99,8 @@ models::Sizes sizes_of(const TrainOptions& options);
 // Throws UsageError for a loss scale that may skip a step whose gradients are released, and for a hysteresis that has nothing
 // to change.
 void check_loss_scale(const TrainOptions& options);
+// Throws UsageError for BF16 weights under fp16.
+void check_masters(const TrainOptions& options);
 // The recipe of a step, counted from 0: the last share * steps, rounded up, are in that of finish_in.
 const recipe::Recipe& recipe_of_step(const TrainOptions& options, int64_t step);
 // finish_in as [recipe, share]; null: there is none.

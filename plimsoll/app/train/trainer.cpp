@@ -74,11 +74,8 @@ std::shared_ptr<models::LanguageModel> with_weights_of(const TrainOptions& optio
                                                        std::shared_ptr<models::LanguageModel> model) {
   check_finish(options);
   keep_tail_in_high_precision(*model, high_precision_tail(options));
+  check_masters(options);
   if (options.masters == optim::MasterKind::kFp32) return model;
-  if (options.recipe.value.high_precision_format() == format::Format::kFp16) {
-    refuse("--masters {}: expected a recipe without fp16, whose range is not that of bf16 weights, got {}",
-           recipe::name_of(optim::kMasters, options.masters), options.recipe.text);
-  }
   for (at::Tensor& parameter : model->module().parameters()) parameter.set_data(parameter.to(at::kBFloat16));
   return model;
 }
