@@ -107,6 +107,26 @@ def test_a_large_step_leaves_a_loss_scale_which_a_run_takes(tmp_path):
     assert refused.returncode == 1 and "expected train.loss_scale, most_loss_scale and targets_a_step" in refused.stderr
 
 
+@pytest.mark.parametrize(("loss_scale", "targets", "before", "after"), [(64, 1, "4096", "8192"), (1, 48, "none", "2")])
+def test_a_run_goes_on_with_another_batch_and_its_loss_scale(small_steps, tmp_path, loss_scale, targets, before, after):
+    model, out = tmp_path / "model", tmp_path / "out"
+    shutil.copytree(small_steps.out, model)
+    train = {"loss_scale": loss_scale, "most_loss_scale": 1e6, "targets_a_step": targets}
+    (model / "plimsoll_gauge.json").write_text(json.dumps({**small_steps.certificate, "train": train}))
+    words = [*finetune_runs.words_of(model, small_steps.data, "--out", out, "--recipe=fp16", *RUN)]
+    assert f"loss scale {before}, by the certificate" in done(*words, "--steps=2")
+    result = plimsoll(*words, "--steps=4", "--batch=2", "--resume")
+    assert result.returncode == 0, result.stderr
+    assert f"loss scale {after}, by the certificate" in result.stdout
+    assert f'the loss scale was "{before}", from here on it is "{after}", for as many tokens' in result.stderr
+    scales = [line.get("loss_scale", "none") for line in logged(out) if "loss" in line]
+    assert [str(scale).removesuffix(".0") for scale in scales] == [before, before, after, after]
+    same = plimsoll(*words, "--steps=5", "--batch=2", "--resume")
+    assert same.returncode == 0 and "the loss scale was" not in same.stderr
+    typed = plimsoll(*words, "--steps=6", "--batch=2", "--resume", "--loss-scale=32")
+    assert typed.returncode == 2 and f'expected a run with loss_scale "32", got "{after}"' in typed.stderr
+
+
 @pytest.mark.parametrize("content", ["1.5", "{}"])
 def test_a_file_that_is_no_certificate_is_refused(small_steps, tmp_path, content):
     model = tmp_path / "model"

@@ -82,7 +82,9 @@ std::optional<LossScale> gauged_loss_scale(const std::filesystem::path& director
   const double share = targets_a_step / targets;
   const double needed = std::max(0.0, std::ceil(std::log2(scale * share)));
   const double left = std::exp2(std::min(needed, std::floor(std::log2(most * share))));
-  return parse_loss_scale(left == 1 ? "none" : fmt::format("{}", left));
+  LossScale found = parse_loss_scale(left == 1 ? "none" : fmt::format("{}", left));
+  found.is_gauged = true;
+  return found;
 }
 
 }  // namespace plimsoll::app

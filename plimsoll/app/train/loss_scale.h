@@ -24,6 +24,7 @@ struct LossScale {
   std::string text = "recipe";  // as typed
   Kind kind = Kind::kOfRecipe;
   double fixed = 0;
+  bool is_gauged = false;  // nobody typed it: it follows from the model's certificate and the tokens of a step
 
   amp::GradScalerOptions options(const recipe::Recipe& recipe) const;
 };

@@ -133,9 +133,17 @@ class Run {
       return observer_.on_note(io::compose("{}: no checkpoint yet, starting at step 0", options_.out.native()));
     for (const std::string& line : latest->refused) observer_.on_note(line);
     trainer_.restore(latest->reader);
-    const json before = latest->reader.state().value("configuration", json());
-    for (const std::string& line : changed_options(before, options_.configuration)) observer_.on_note(line);
-    measured_ = latest->reader.state().value("measured", json::object());
+    const json& state = latest->reader.state();
+    for (const std::string& line : changed_options(state.value("configuration", json()), options_.configuration)) {
+      observer_.on_note(line);
+    }
+    const json scale = state.value("loss_scale", json());
+    if (scale != options_.loss_scale.text) {  // a gauged one: others were refused
+      observer_.on_note(
+          io::compose("the loss scale was {}, from here on it is {}, for as many tokens as a step has now",
+                      scale.dump(), json(options_.loss_scale.text).dump()));
+    }
+    measured_ = state.value("measured", json::object());
     observer_.on_note(io::compose("resuming after {}", latest->reader.directory().native()));
   }
 

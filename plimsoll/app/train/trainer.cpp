@@ -272,6 +272,7 @@ shard::RankCheckpoint Trainer::checkpoint() const {
                                         {"high_precision_tail", high_precision_tail(options_)},
                                         {"finish_in", finish_json(options_)},
                                         {"loss_scale", options_.loss_scale.text},
+                                        {"is_loss_scale_gauged", options_.loss_scale.is_gauged},
                                         {"loss_scale_hysteresis", options_.loss_scale_hysteresis},
                                         {"moments", recipe::name_of(optim::kOptimizerStates, options_.optimizer_state)},
                                         {"masters", recipe::name_of(optim::kMasters, options_.masters)},
@@ -299,7 +300,11 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
   expect_same(state, "shape", model_->shape());
   expect_same(state, "recipe", options_.recipe.text);
   expect_same(state, "seed", options_.seed);
-  expect_same(state, "loss_scale", options_.loss_scale.text);
+  // A gauged scale follows from the batch and the ranks, which may be others; then it begins anew.
+  const bool is_same_scale = state.value("loss_scale", json()) == options_.loss_scale.text;
+  if (!options_.loss_scale.is_gauged || state.value("is_loss_scale_gauged", json()) != true) {
+    expect_same(state, "loss_scale", options_.loss_scale.text);
+  }
   // Older checkpoints do not say these.
   expect_same(state, "high_precision_tail", high_precision_tail(options_), /*otherwise=*/0.0);
   expect_same(state, "finish_in", finish_json(options_));
@@ -313,7 +318,8 @@ void Trainer::restore(const io::CheckpointReader& checkpoint) {
     check_parameters(checkpoint);
     placed_->load(checkpoint);
     generator().set_state(checkpoint.read("random", "torch"));
-    scaler_.load_state_dict(state.at("grad_scaler").get<std::map<std::string, double>>());
+    const auto scaling = state.at("grad_scaler").get<std::map<std::string, double>>();
+    if (is_same_scale) scaler_.load_state_dict(scaling);
     io::check_mapped_files();
   } catch (const json::exception&) {
     fail("checkpoint: expected grad_scaler and a cursor {{epoch, index}} in state.json");
