@@ -27,12 +27,6 @@ std::string directory_name(const ChosenRecipe& recipe, std::set<std::string>& ta
   return candidate;
 }
 
-bool is_finished(const TrainOptions& run) {
-  if (!run.resume) return false;
-  const auto last = last_json_line(run.json);
-  return last && last->contains("final_val_loss") && last->value("steps", int64_t{0}) == run.steps;
-}
-
 bool is_fp32(const ChosenRecipe& recipe) {
   return recipe.value.high_precision() && recipe.value.high_precision_format() == format::Format::kFp32;
 }
@@ -66,7 +60,7 @@ Comparison compare(const CompareOptions& options, const std::function<int(const 
     run.recipe = recipe;
     run.out = options.train.out / directory_name(recipe, taken);
     run.json = run.out / "train.jsonl";
-    if (!is_finished(run)) comparison.exit_code = run_in_child([&] { return train_one(run); });
+    comparison.exit_code = run_in_child([&] { return train_one(run); });
     if (comparison.exit_code != 0) return comparison;
     if (!is_first) continue;
     auto summary = last_json_line(run.json);

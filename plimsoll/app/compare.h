@@ -28,9 +28,9 @@ struct Comparison {
 // Trains each recipe from the same weights and data, each in a process of its own, so that peak memory is that
 // recipe's. `train_one` runs there and returns an exit code; it must leave the run's summary as last line of
 // options.json. Ctrl-C ends the run at hand as it ends a single one. Call it before this process has started any
-// thread. Finished runs are kept if train.resume is set. Writes OUT/compare.json, and the same to train.json
-// if it is named. Throws io::Error where another
-// process writes to OUT.
+// thread. With train.resume each run goes on where it stopped, and a finished one is summed up again: the trainer refuses
+// one of another recipe, text, model or seed. Writes OUT/compare.json, and the same to train.json if it is named. Throws
+// io::Error where another process writes to OUT.
 Comparison compare(const CompareOptions& options, const std::function<int(const TrainOptions&)>& train_one);
 
 }  // namespace plimsoll::app

@@ -111,6 +111,47 @@ TEST(Compare, InterruptedAndResumedGivesTheSameResults) {
   EXPECT_EQ(run.steps("cut/fp8/train.jsonl"), run.steps("whole/fp8/train.jsonl"));
 }
 
+TEST(Compare, FinishedRunsAreSummedUpAgainBesideANewOne) {
+  const TinyRun run;
+  const auto compare = [&](const char* recipes, const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--out", run.file("out"), "--steps", "5", "--recipes", recipes};
+    all.insert(all.end(), more.begin(), more.end());
+    return run_program(run.arguments("compare", all));
+  };
+  const auto results = [&] { return json::parse(io::read_plainly(run.file("out/compare.json"))).at("results"); };
+  ASSERT_EQ(compare("bf16", {}).exit_code, 0);
+  const json before = results().at(0);
+  const Outcome resumed = compare("bf16,fp8", {"--resume"});
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.error;
+  const json after = results();
+  ASSERT_EQ(after.size(), 2u);
+  for (const char* key : {"recipe", "steps", "final_val_loss", "tokens_per_s", "saved_activation_bytes", "diverged"})
+    EXPECT_EQ(after.at(0).at(key), before.at(key)) << key;
+  // Before the last checkpoint was written.
+  EXPECT_NEAR(after.at(0).at("peak_rss_bytes"), before.at("peak_rss_bytes").get<double>(), 4 << 20);
+}
+
+TEST(Compare, FinishedRunsOfAnotherSeedRecipeOrTextAreRefused) {
+  const TinyRun run;
+  const auto compare = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = {"--out", run.file("out"), "--steps", "5", "--recipes", "bf16"};
+    all.insert(all.end(), more.begin(), more.end());
+    return run_program(run.arguments("compare", all));
+  };
+  ASSERT_EQ(compare({}).exit_code, 0);
+  const auto expect_refused = [&](const std::vector<std::string>& more, const char* words) {
+    const Outcome outcome = compare(more);
+    EXPECT_EQ(outcome.exit_code, 2) << words;
+    EXPECT_THAT(outcome.error, HasSubstr(words));
+  };
+  expect_refused({"--resume", "--seed", "2"}, "expected a run with seed 2, got 1");
+  expect_refused({"--resume", "--recipes", R"({"name": "bf16"})"}, "expected a run with recipe ");
+  std::string text = io::read_plainly(run.file("data/text.txt"));
+  text.back() = 'x';
+  io::write_plainly(run.file("data/text.txt"), text);
+  expect_refused({"--resume"}, "expected a run with data_sha256");
+}
+
 TEST(Compare, AFailedRunEndsItWithItsOneLine) {
   const TinyRun run;
   const Outcome outcome = run_program(run.arguments("compare", {"--out", run.file("out"), "--context", "100000"}));

@@ -106,8 +106,10 @@ def test_compare_has_the_rows_of_each_recipe_trained_alone(text, tmp_path):
         log = losses(tmp_path / "audited" / run / "train.jsonl")
         assert log == losses(tmp_path / "plain" / run / "train.jsonl") and any("loss" in row for row in log)
     assert_diff_names(tmp_path / "audit", rewritten(tmp_path / "audit", "fp8-2", tmp_path / "other"), "fp8-2")
-    done(*compared, "--out", tmp_path / "audited", "--resume", "--audit", tmp_path / "nothing")
-    assert (tmp_path / "nothing").read_text() == ""  # no run was left to do
+    done(*compared, "--out", tmp_path / "audited", "--resume", "--audit", tmp_path / "again")
+    again = read(tmp_path / "again")  # of the validation of each, for no step was left to do
+    assert list(again) == list(runs)
+    assert {row["op"] for rows in again.values() for row in rows if row["op"].startswith("gemm")} == {"gemm output"}
 
 
 def test_mmlu_names_the_dtypes_and_a_difference_in_one_of_them(t5, tmp_path):

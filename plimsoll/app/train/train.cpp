@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -66,7 +67,9 @@ class Run {
     }
     saver_.wait();
     const TrainSummary summary = summarise();
-    if (options_.watch != watch::Mode::kOff && observer_.on_watch) observer_.on_watch(trainer_.session());
+    if (options_.watch != watch::Mode::kOff && observer_.on_watch && has_steps()) {
+      observer_.on_watch(trainer_.session());
+    }
     write(to_json(summary));
     if (profile_ && profile_->steps() > 0 && speaks(options_)) report_profile();
     return summary;
@@ -171,6 +174,7 @@ class Run {
     observer_.on_step(record);
   }
 
+  bool has_steps() const { return !tokens_per_s_.empty(); }
   bool is_last() const { return trainer_.step() == options_.steps; }
   bool is_due(int64_t every) const { return every > 0 && trainer_.step() % every == 0; }
 
@@ -198,22 +202,33 @@ class Run {
 
   // A run that is resumed at its end has no steps to measure, so checkpoints carry what was.
   void measure() {
-    if (tokens_per_s_.empty()) return;
+    if (!has_steps()) return;
     measured_ = {{"tokens_per_s", median(tokens_per_s_)},
-                 {"saved_activation_bytes", trainer_.saved_activation_bytes().value_or(0)}};
+                 {"saved_activation_bytes", trainer_.saved_activation_bytes().value_or(0)},
+                 {"peak_rss_bytes", peak_rss_bytes()},
+                 {"peak_tensor_bytes", caching_allocator_statistics().peak_bytes_in_use},
+                 {"sent_bytes", sent_bytes_},
+                 {"loss", *loss_}};
+  }
+
+  std::optional<double> final_loss() const {
+    const auto found = measured_.find("loss");
+    if (found == measured_.end()) return std::nullopt;
+    return found->is_null() ? std::numeric_limits<double>::quiet_NaN() : found->get<double>();  // JSON has no NaN
   }
 
   TrainSummary summarise() {
+    measure();  // memory of the last checkpoint, too
     return {.recipe = options_.recipe.text,
             .steps = trainer_.step(),
             .parameters = trainer_.parameters(),
-            .final_loss = loss_,
+            .final_loss = final_loss(),
             .final_val_loss = validation_loss_ ? validation_loss_ : trainer_.validation_loss(),
             .tokens_per_s = measured_.value("tokens_per_s", 0.0),
             .saved_activation_bytes = measured_.value("saved_activation_bytes", int64_t{0}),
-            .peak_rss_bytes = peak_rss_bytes(),
-            .peak_tensor_bytes = caching_allocator_statistics().peak_bytes_in_use,
-            .sent_bytes = sent_bytes_,
+            .peak_rss_bytes = measured_.value("peak_rss_bytes", peak_rss_bytes()),
+            .peak_tensor_bytes = measured_.value("peak_tensor_bytes", caching_allocator_statistics().peak_bytes_in_use),
+            .sent_bytes = measured_.value("sent_bytes", sent_bytes_),
             .precision = trainer_.precision_shares()};
   }
 

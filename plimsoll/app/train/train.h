@@ -29,9 +29,10 @@ struct TrainSummary {
   std::string recipe;
   int64_t steps = 0;
   int64_t parameters = 0;
-  std::optional<double> final_loss = {};      // of the last step; nothing of a run that was resumed at its end
+  std::optional<double> final_loss = {};      // of the last step; nothing where an older checkpoint does not say it
   std::optional<double> final_val_loss = {};  // nothing without held-out data
-  double tokens_per_s = 0;                    // median of the steps; evaluation and checkpoints left out
+  // Figures of the last process that made steps:
+  double tokens_per_s = 0;  // median of its steps; evaluation and checkpoints left out
   int64_t saved_activation_bytes = 0;
   int64_t peak_rss_bytes = 0;
   int64_t peak_tensor_bytes = 0;  // CachingAllocatorStatistics, of this process
