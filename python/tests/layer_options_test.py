@@ -123,6 +123,16 @@ def test_the_norm_of_a_head_is_what_its_name_says(kind):
     composition.check(module.q_norm, exact, x)
 
 
+def test_an_l2_norm_has_nothing_that_a_module_made_on_meta_or_converted_could_lose():
+    plain = attention(qk_norm_type="L2Normalization")
+    late = attention(qk_norm_type="L2Normalization", device="meta").to_empty(device="cpu")
+    x = torch.randn(7, 2, HEADS, CHANNELS)
+    expected = plain.q_norm(x)
+    assert torch.equal(late.q_norm(x), expected)
+    assert torch.equal(plain.bfloat16().q_norm(x), expected)
+    assert not list(plain.q_norm.buffers())
+
+
 def test_a_module_without_query_and_key_norms_has_none():
     module = attention()
     assert module.q_norm is None and module.k_norm is None

@@ -13,16 +13,14 @@ KINDS = (None, "L2Normalization", "RMSNorm", "LayerNorm")
 class L2Normalization(torch.nn.Module):
     """x / sqrt(sum(x^2) + eps) over the last dimension: the RMS norm of eps / size with weights 1 / sqrt(size)."""
 
-    _weight: torch.Tensor
-
-    def __init__(self, size: int, eps: float, device: torch.device | str | None) -> None:
+    def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.size, self.eps = size, eps
-        self.register_buffer("_weight", torch.full((size,), size**-0.5, device=device), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [..., size] -> the same shape."""
-        return run_norm(x, self._weight, None, "rmsnorm", False, self.eps / self.size)
+        weight = torch.full((self.size,), self.size**-0.5, dtype=torch.float32, device=x.device)
+        return run_norm(x, weight, None, "rmsnorm", False, self.eps / self.size)
 
     def extra_repr(self) -> str:
         return f"{self.size}, eps={self.eps}"
@@ -45,7 +43,7 @@ def new_qk_norm(
     if kind is None:
         return None
     if kind == "L2Normalization":
-        return L2Normalization(size, eps, device)
+        return L2Normalization(size, eps)
     norm = RMSNorm if kind == "RMSNorm" else LayerNorm
     return norm(
         size,
