@@ -90,6 +90,19 @@ def test_a_layer_over_packed_sequences_is_the_layer_over_each(rule):
     assert torch.equal(packed, torch.cat(each))
 
 
+def test_tokens_between_sequences_need_no_angles():
+    torch.manual_seed(1)
+    module = te.MultiheadAttention(16, 2, attention_dropout=0.0, qkv_format="thd", attn_mask_type="padding_causal")
+    starts = torch.tensor([0, 60, 62, 70, 128], dtype=torch.int32)
+    angles, x = te.RotaryPositionEmbedding(8)(max(LENGTHS)), torch.randn(128, 16)
+    sums = {"cu_seqlens_q": SUMS, "cu_seqlens_kv": SUMS}
+    padded = module(x, rotary_pos_emb=angles, **sums, cu_seqlens_q_padded=starts, cu_seqlens_kv_padded=starts)
+    dense = module(torch.cat(sequences(x, starts=starts[:-1])), rotary_pos_emb=angles, **sums)
+    assert torch.equal(torch.cat(sequences(padded, starts=starts[:-1])), dense)
+    with pytest.raises(ValueError, match="as many starts in cu_seqlens_padded"):
+        module(x, rotary_pos_emb=angles, **sums, cu_seqlens_q_padded=starts[:-1], cu_seqlens_kv_padded=starts)
+
+
 @pytest.mark.parametrize(
     "keywords,message",
     [

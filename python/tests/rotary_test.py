@@ -64,6 +64,20 @@ def test_views_of_a_projection_are_read_in_place():
         assert torch.equal(ours if layout == "sbhd" else ours.transpose(0, 1), expected)
 
 
+@pytest.mark.parametrize("convert", [torch.nn.Module.bfloat16, torch.nn.Module.half, torch.nn.Module.double])
+def test_angles_keep_their_bits_in_a_module_of_another_dtype(convert):
+    embedding = te.RotaryPositionEmbedding(64)
+    expected, saved = embedding(8192), {name: value.clone() for name, value in embedding.state_dict().items()}
+    assert list(saved) == ["inv_freq"]
+    convert(torch.nn.Sequential(embedding, torch.nn.Linear(2, 2)))
+    assert torch.equal(embedding(8192), expected)
+    embedding.load_state_dict({"inv_freq": saved["inv_freq"] / 2})
+    assert torch.equal(embedding(9)[8], expected[4])
+    embedding.load_state_dict({"inv_freq": saved["inv_freq"].bfloat16()}, assign=True)
+    assert embedding(3).dtype == torch.float32
+    assert embedding.to("meta")(3).is_meta
+
+
 def test_scores_depend_on_distances_alone():
     embedding = te.RotaryPositionEmbedding(16)
     query, key = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
@@ -93,6 +107,17 @@ def test_packed_sequences_start_anew():
     for first, last in ((0, 4), (4, 9)):
         expected = te.apply_rotary_pos_emb(x[first:last, None], angles)[:, 0]
         assert torch.equal(ours[first:last], expected)
+
+
+def test_packed_tokens_of_no_sequence_need_no_angles():
+    angles = te.RotaryPositionEmbedding(8)(4)
+    x, sums = torch.randn(128, 2, 8), torch.tensor([0, 4, 8], dtype=torch.int32)
+    ours = te.apply_rotary_pos_emb(x, angles, "thd", cu_seqlens=sums)
+    for first in (0, 4):
+        assert torch.equal(ours[first : first + 4], te.apply_rotary_pos_emb(x[first : first + 4, None], angles)[:, 0])
+    assert torch.equal(ours[8:], x[8:])
+    with pytest.raises(ValueError, match="freqs of 5 positions, the longest sequence of cu_seqlens, or more, got 4"):
+        te.apply_rotary_pos_emb(x, angles, "thd", cu_seqlens=torch.tensor([0, 5]))
 
 
 @pytest.mark.parametrize("fuse", [False, True])

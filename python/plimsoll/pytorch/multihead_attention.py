@@ -232,14 +232,7 @@ class MultiheadAttention(Parallel):
         if self.qk_norm_before_rope:
             query, key = self._normalize(query, key)
         if rotary is not None:
-            query, key = turn_query_and_key(
-                query,
-                key,
-                rotary,
-                tensor_format=self.qkv_format,
-                interleaved=self.rotary_pos_interleaved,
-                cu_seqlens=tuple(options.get(f"{name}_padded", options.get(name)) for name in ("cu_seqlens_q", "cu_seqlens_kv")),
-            )
+            query, key = turn_query_and_key(query, key, rotary, self.qkv_format, self.rotary_pos_interleaved, options)
         if not self.qk_norm_before_rope:
             query, key = self._normalize(query, key)
         attended: torch.Tensor = self.core_attention(query, key, value, mask, attn_mask_type=mask_type, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,7 +20,8 @@ class RotaryPositionEmbedding(torch.nn.Module):
 
     rotary_percent: of `dim` that is turned. seq_len_interpolation_factor: positions are divided by it; with
     pretrained_max_position_embeddings, of sequences longer than that many times the factor, by as much as keeps them
-    inside. interleaved: pairs are channels 2i and 2i + 1, not i and i + dim / 2.
+    inside. interleaved: pairs are channels 2i and 2i + 1, not i and i + dim / 2. The buffer inv_freq stays FP32 where the
+    module takes another dtype: an angle is off by the position times the rounding of its frequency.
     """
 
     inv_freq: torch.Tensor
@@ -51,6 +53,13 @@ class RotaryPositionEmbedding(torch.nn.Module):
         self.pretrained_max_position_embeddings = pretrained_max_position_embeddings
         self.interleaved = interleaved
 
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> RotaryPositionEmbedding:
+        before = self.inv_freq
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        if self.inv_freq.dtype != before.dtype:
+            self.inv_freq = before.to(self.inv_freq.device)
+        return self
+
     def _interpolated(self, positions: torch.Tensor, length: int) -> torch.Tensor:
         factor, pretrained = self.seq_len_interpolation_factor, self.pretrained_max_position_embeddings
         if factor is None:
@@ -74,11 +83,32 @@ def _rows(angles: torch.Tensor) -> torch.Tensor:
     return angles[:, 0, 0].float()
 
 
-def _packed_positions(cu_seqlens: torch.Tensor, tokens: int) -> torch.Tensor:
-    """[tokens]: the position of each in its sequence."""
-    starts = cu_seqlens.long()
+def _packed_positions(cu_seqlens: torch.Tensor, padded: torch.Tensor | None, tokens: int) -> torch.Tensor:
+    """[tokens]: the position of each in its sequence; 0 for those that belong to none. padded: where each begins."""
+    starts = (cu_seqlens if padded is None else padded).long()
+    lengths = torch.nn.functional.pad(cu_seqlens.long().diff(), (0, 1))
     token = torch.arange(tokens, device=starts.device)
-    return token - starts[torch.searchsorted(starts, token, right=True) - 1]
+    sequence = torch.searchsorted(starts, token, right=True) - 1
+    position = token - starts[sequence]
+    return torch.where(position < lengths[sequence], position, 0)
+
+
+def _packed_rows(
+    where: str, angles: torch.Tensor, cu_seqlens: torch.Tensor, padded: torch.Tensor | None, tokens: int
+) -> torch.Tensor:
+    """[tokens, rotated] of angles [positions, rotated]."""
+    if padded is not None and padded.shape != cu_seqlens.shape:
+        raise ValueError(
+            f"{where}: expected as many starts in cu_seqlens_padded as in cu_seqlens, {cu_seqlens.numel()}, got {padded.numel()}"
+        )
+    positions = _packed_positions(cu_seqlens, padded, tokens)
+    try:
+        return angles[positions]
+    except IndexError:
+        needed, got = int(positions.max()) + 1, angles.shape[0]
+        raise ValueError(
+            f"{where}: expected freqs of {needed} positions, the longest sequence of cu_seqlens, or more, got {got}"
+        ) from None
 
 
 def apply_rotary_pos_emb(
@@ -92,9 +122,20 @@ def apply_rotary_pos_emb(
 ) -> torch.Tensor:
     """t [seq, batch, heads, channels] (bshd: [batch, seq, ...]; thd: [tokens, heads, channels], with cu_seqlens) with its
     first freqs.shape[-1] channels turned by freqs [positions or more, 1, 1, channels]. FP32 inside, in the dtype of t.
-    One implementation, whatever `fused` says."""
+    One implementation, whatever `fused` says. A token of no sequence is turned as the first of one."""
+    check_rest("apply_rotary_pos_emb", rest, {"start_positions": None, "cp_size": 1, "cp_rank": 0})
+    return _turned(t, freqs, tensor_format, interleaved, cu_seqlens, None)
+
+
+def _turned(
+    t: torch.Tensor,
+    freqs: torch.Tensor,
+    tensor_format: str,
+    interleaved: bool,
+    cu_seqlens: torch.Tensor | None,
+    padded: torch.Tensor | None,
+) -> torch.Tensor:
     where = "apply_rotary_pos_emb"
-    check_rest(where, rest, {"start_positions": None, "cp_size": 1, "cp_rank": 0})
     layout = check_choice(where, "tensor_format", tensor_format, ("sbhd", "bshd", "thd"))
     check_tensor(where, "t", t)
     angles = _rows(check_tensor(where, "freqs", freqs))
@@ -103,18 +144,23 @@ def apply_rotary_pos_emb(
     if layout == "thd":
         if cu_seqlens is None:
             raise ValueError(f"{where}: expected cu_seqlens with tensor_format 'thd', got None")
-        angles = angles[_packed_positions(cu_seqlens, t.shape[0])]
+        angles = _packed_rows(where, angles, cu_seqlens, padded, t.shape[0])
     turned: torch.Tensor = _rotary(t, angles, position_dim=1 if layout == "bshd" else 0, interleaved=interleaved)
     return turned
 
 
 def turn_query_and_key(
-    query: torch.Tensor, key: torch.Tensor, embedding: RotaryEmbedding, **options: Any
+    query: torch.Tensor,
+    key: torch.Tensor,
+    embedding: RotaryEmbedding,
+    tensor_format: str,
+    interleaved: bool,
+    packed: Mapping[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`options` as in apply_rotary_pos_emb; cu_seqlens a pair, for queries and keys."""
+    """Both as apply_rotary_pos_emb turns them. packed: cu_seqlens_q and cu_seqlens_kv of "thd", and, if given, *_padded."""
+
+    def turned(x: torch.Tensor, angles: torch.Tensor, name: str) -> torch.Tensor:
+        return _turned(x, angles, tensor_format, interleaved, packed.get(name), packed.get(f"{name}_padded"))
+
     of_query, of_key = embedding if isinstance(embedding, tuple) else (embedding, embedding)
-    query_starts, key_starts = options.pop("cu_seqlens", (None, None))
-    return (
-        apply_rotary_pos_emb(query, of_query, cu_seqlens=query_starts, **options),
-        apply_rotary_pos_emb(key, of_key, cu_seqlens=key_starts, **options),
-    )
+    return turned(query, of_query, "cu_seqlens_q"), turned(key, of_key, "cu_seqlens_kv")
