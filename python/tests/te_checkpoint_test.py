@@ -104,6 +104,17 @@ def test_an_mlp_has_two_products(kinds):
     assert torch.equal(layer.fc2_grad_output_amax_history, theirs["amax_history_bwd"][:, kinds[1]])
 
 
+def test_products_of_a_group_begin_anew_where_releases_differ_in_their_order():
+    layer = te.GroupedLinear(2, 4, 3)
+    for name in layer._state_names():
+        layer.get_buffer(name).fill_(3)
+    assert not load(layer, as_tensor(state(2))).unexpected_keys
+    assert not any(layer.get_buffer(name).any() for name in layer._state_names())
+    alone = te.GroupedLinear(1, 4, 3)
+    load(alone, as_tensor(state(1)))
+    assert alone.get_buffer("gemm0_weight_scale").item() == 1 / 4
+
+
 def test_training_goes_on_from_their_scales():
     layer: Any = te.Linear(4, 3)
     load(layer, as_tensor(state(1)))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from plimsoll.pytorch.arguments import ONLY, UB, check_dense, check_rest, check_size, check_sizes
+from plimsoll.pytorch.extra_state import drop_extra_state
 from plimsoll.pytorch.scaled_module import Initializer, ScaledModule, normal
 from plimsoll.pytorch.tensor_parallel import TensorParallel, take_parallel
 
@@ -85,6 +86,11 @@ class GroupedLinear(ScaledModule):
         if self.return_bias:
             return output, [None if bias is None else bias.to(output.dtype) for bias in biases]
         return output
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if self.num_gemms > 1:  # releases of Transformer Engine order its columns by product or by role, and it says neither
+            drop_extra_state(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def extra_repr(self) -> str:
         return f"{self.num_gemms} of {self.in_features}, {self.out_features}, bias={self.use_bias}"
