@@ -146,6 +146,15 @@ def test_rows_after_num_out_tokens_are_dropped():
 def test_no_tokens_and_no_choices_give_empty_and_zero_rows():
     empty, ids = te.moe_permute(torch.zeros(0, 7), torch.zeros(0, 5, dtype=torch.bool))
     assert empty.shape == (0, 7) and te.moe_unpermute(empty, ids).shape == (0, 7)
+    x, probabilities = torch.zeros(0, 7, requires_grad=True), torch.zeros(0, 5, requires_grad=True)
+    rows, ids = te.moe_permute(x, torch.zeros(0, 5, dtype=torch.bool))
+    te.moe_unpermute(rows, ids, probabilities).sum().backward()
+    assert x.grad is not None and probabilities.grad is not None
+    x, probabilities = torch.ones(3, 7, requires_grad=True), torch.full((3, 5), torch.inf, requires_grad=True)
+    rows, ids = te.moe_permute(x, torch.zeros(3, 5, dtype=torch.bool))
+    te.moe_unpermute(rows, ids, probabilities).sum().backward()
+    for given in (x, probabilities):
+        assert given.grad is not None and torch.equal(given.grad, torch.zeros_like(given))
     none, ids = te.moe_permute(torch.ones(3, 7), torch.zeros(3, 5, dtype=torch.bool))
     assert none.shape == (0, 7) and torch.equal(te.moe_unpermute(none, ids), torch.zeros(3, 7))
 

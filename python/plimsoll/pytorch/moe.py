@@ -89,6 +89,9 @@ def moe_unpermute(
     columns = (~is_there).to(torch.int8).argsort(dim=1, stable=True)[:, :most]  # of the pairs that are there, first
     rows, there = row_id_map.gather(1, columns), is_there.gather(1, columns)
     output = inp.new_zeros((tokens, hidden), dtype=torch.float32)
+    if most == 0:  # gradients of 0, as of rows that no token takes
+        for given in (inp, merging_probs):
+            output = output if given is None else output + given[:0].sum()
     for choice in range(most):
         part = inp[rows[:, choice].clamp_min(0)].float() if inp.shape[0] else output
         if merging_probs is not None:
