@@ -268,9 +268,9 @@ def test_operands_of_attention_are_on_one_device():
     module = te.DotProductAttention(2, 4)
     good = torch.zeros(3, 1, 2, 4)
     for operands in ((good, good.to("meta"), good), (good, good, good.to("meta"))):
-        with pytest.raises(RuntimeError, match="all operands on the cpu as the query, got one on the meta"):
+        with pytest.raises(RuntimeError, match="all operands on the cpu as the first, got one on the meta"):
             module(*operands)
-    with pytest.raises(RuntimeError, match="all operands on the cpu as the query, got one on the meta"):
+    with pytest.raises(RuntimeError, match="all operands on the cpu as the first, got one on the meta"):
         module(good, good, good, torch.zeros(1, 1, 1, 3, device="meta") > 0, attn_mask_type="padding")
 
 

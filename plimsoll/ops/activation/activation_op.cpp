@@ -52,7 +52,9 @@ at::Tensor activation_forward_meta(const at::Tensor& x, std::string_view kind, a
   return empty_meta(sizes, x, x.scalar_type());
 }
 
-at::Tensor activation_backward_meta(const at::Tensor& x, const at::Tensor&, std::string_view, at::ArrayRef<double>) {
+at::Tensor activation_backward_meta(const at::Tensor& x, const at::Tensor& grad, std::string_view,
+                                    at::ArrayRef<double>) {
+  check_one_device("activation", {x, grad});
   return empty_like_dense(x, x.scalar_type());
 }
 

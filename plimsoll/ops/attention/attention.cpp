@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <cmath>
-#include <initializer_list>
 
 #include "plimsoll/ops/attention/attention_composed.h"
 #include "plimsoll/ops/attention/attention_op.h"
@@ -17,17 +16,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A single operand on the device meta would choose the kernel that answers with shapes alone.
-void expect_device_of(const at::Tensor& query, std::initializer_list<const at::Tensor*> others) {
-  for (const at::Tensor* other : others) {
-    TORCH_CHECK(!other->defined() || other->device() == query.device(), "attention: expected all operands on the ",
-                query.device(), " as the query, got one on the ", other->device());
-  }
-}
-
 // query: [..., channels], or the fused projection.
 AttentionRules rules_of(const AttentionOptions& options, const at::Tensor& query) {
-  expect_device_of(query, {&options.key_lengths, &options.mask, &options.bias});
+  check_one_device("attention", {query, options.key_lengths, options.mask, options.bias});
   AttentionRules rules = {.key_lengths = optional(options.key_lengths),
                           .mask = optional(options.mask),
                           .bias = optional(options.bias),
@@ -123,7 +114,7 @@ class PackedAttentionFunction : public torch::autograd::Function<PackedAttention
 at::Tensor attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                      const AttentionOptions& options) {
   TORCH_CHECK(query.dim() == 4, "attention: expected query [batch, heads, queries, channels], got ", query.sizes());
-  expect_device_of(query, {&key, &value});
+  check_one_device("attention", {query, key, value});
   if (is_opaque(query) && composes_attention(query, key, options))
     return composed_attention(query, key, value, options);
   if (query.is_cuda()) return torch_attention(query, key, value, options);

@@ -5,6 +5,7 @@
 
 #include "plimsoll/ops/dispatcher/find_operator.h"
 #include "plimsoll/ops/dispatcher/meta.h"
+#include "plimsoll/ops/tensor/arguments.h"
 
 namespace plimsoll::ops {
 namespace {
@@ -70,32 +71,38 @@ at::Tensor grad_bias_meta(const at::Tensor& like, const OptionalTensor& bias, bo
   return wanted && bias ? empty_meta(bias->sym_sizes(), *bias, bias->scalar_type()) : empty_meta({0}, like, at::kFloat);
 }
 
-std::tuple<at::Tensor, at::Tensor> forward_meta(const at::Tensor& query, const at::Tensor&, const at::Tensor& value,
-                                                const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
-                                                double, std::string_view, double, int64_t, int64_t, at::IntArrayRef) {
+std::tuple<at::Tensor, at::Tensor> forward_meta(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                                                const OptionalTensor& key_lengths, const OptionalTensor& mask,
+                                                const OptionalTensor& bias, double, std::string_view, double, int64_t,
+                                                int64_t, at::IntArrayRef) {
+  check_one_device("attention", {query, key, value, key_lengths, mask, bias});
   const at::Tensor lse = empty_meta({query.sym_size(0), query.sym_size(1), query.sym_size(2)}, query, at::kFloat);
   return {empty_attention_output(query, value.sym_size(3)), lse};
 }
 
-at::Tensor codes_forward_meta(const at::Tensor& query, const at::Tensor&, const at::Tensor& value, const at::Tensor&,
-                              const at::Tensor&, const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+at::Tensor codes_forward_meta(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                              const at::Tensor& key_scale, const at::Tensor& value_scale,
+                              const OptionalTensor& key_lengths, const OptionalTensor& mask, const OptionalTensor& bias,
                               double, std::string_view, int64_t) {
+  check_one_device("attention", {query, key, value, key_scale, value_scale, key_lengths, mask, bias});
   return empty_attention_output(query, value.sym_size(3));
 }
 
-FourTensors backward_meta(const at::Tensor&, const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-                          const at::Tensor&, const at::Tensor&, const OptionalTensor&, const OptionalTensor&,
-                          const OptionalTensor& bias, double, std::string_view, double, int64_t, bool wants_bias,
-                          int64_t, at::IntArrayRef) {
+FourTensors backward_meta(const at::Tensor& grad, const at::Tensor& query, const at::Tensor& key,
+                          const at::Tensor& value, const at::Tensor& output, const at::Tensor& lse,
+                          const OptionalTensor& key_lengths, const OptionalTensor& mask, const OptionalTensor& bias,
+                          double, std::string_view, double, int64_t, bool wants_bias, int64_t, at::IntArrayRef) {
+  check_one_device("attention", {query, grad, key, value, output, lse, key_lengths, mask, bias});
   return {empty_attention_output(query, query.sym_size(3)), empty_attention_output(key, key.sym_size(3)),
           empty_attention_output(value, value.sym_size(3)), grad_bias_meta(query, bias, wants_bias)};
 }
 
-std::tuple<at::Tensor, at::Tensor> packed_backward_meta(const at::Tensor&, const at::Tensor& qkv, int64_t, int64_t,
-                                                        bool, const at::Tensor&, const at::Tensor&,
-                                                        const OptionalTensor&, const OptionalTensor&,
+std::tuple<at::Tensor, at::Tensor> packed_backward_meta(const at::Tensor& grad, const at::Tensor& qkv, int64_t, int64_t,
+                                                        bool, const at::Tensor& output, const at::Tensor& lse,
+                                                        const OptionalTensor& key_lengths, const OptionalTensor& mask,
                                                         const OptionalTensor& bias, double, std::string_view, double,
                                                         int64_t, bool wants_bias, int64_t, at::IntArrayRef) {
+  check_one_device("attention", {qkv, grad, output, lse, key_lengths, mask, bias});
   return {at::empty_like(qkv), grad_bias_meta(qkv, bias, wants_bias)};
 }
 

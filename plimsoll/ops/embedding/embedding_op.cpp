@@ -130,13 +130,15 @@ std::tuple<at::Tensor, at::Tensor> embedding_backward_op(const at::Tensor& grad,
 at::Tensor embedding_forward_meta(const at::Tensor& tokens, const at::Tensor& token_weight,
                                   const std::optional<at::Tensor>& position_weight, int64_t first_position,
                                   at::ScalarType dtype) {
+  check_one_device("embedding", {token_weight, position_weight, tokens});
   check_shapes(tokens, token_weight, position_weight, first_position);
   return empty_meta({tokens.sym_size(0), tokens.sym_size(1), token_weight.sym_size(1)}, token_weight, dtype);
 }
 
-std::tuple<at::Tensor, at::Tensor> embedding_backward_meta(const at::Tensor& grad, const at::Tensor&,
+std::tuple<at::Tensor, at::Tensor> embedding_backward_meta(const at::Tensor& grad, const at::Tensor& tokens,
                                                            int64_t vocabulary, int64_t positions, int64_t,
                                                            at::ScalarType dtype) {
+  check_one_device("embedding", {grad, tokens});
   return {empty_meta({vocabulary, grad.sym_size(2)}, grad, dtype),
           empty_meta({positions, grad.sym_size(2)}, grad, dtype)};
 }

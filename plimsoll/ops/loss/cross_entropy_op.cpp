@@ -13,22 +13,25 @@ at::Tensor gradient_of(const at::Tensor& tensor, bool wanted, at::ScalarType dty
 }
 
 std::tuple<at::Tensor, at::Tensor> cross_entropy_forward_meta(const at::Tensor& logits, const at::Tensor& targets,
-                                                              const std::optional<at::Tensor>&,
+                                                              const std::optional<at::Tensor>& weight,
                                                               std::string_view reduction, int64_t, double,
                                                               bool wants_grad) {
+  check_one_device("cross_entropy", {logits, targets, weight});
   const at::Tensor loss =
       reduction == "none" ? empty_meta(targets.sym_sizes(), logits, at::kFloat) : empty_meta({}, logits, at::kFloat);
   return {loss, gradient_of(logits, wants_grad, logits.scalar_type())};
 }
 
-at::Tensor cross_entropy_backward_meta(const at::Tensor&, const at::Tensor& logits, const at::Tensor&,
-                                       const std::optional<at::Tensor>&, std::string_view, int64_t, double) {
+at::Tensor cross_entropy_backward_meta(const at::Tensor& grad, const at::Tensor& logits, const at::Tensor& targets,
+                                       const std::optional<at::Tensor>& weight, std::string_view, int64_t, double) {
+  check_one_device("cross_entropy", {logits, grad, targets, weight});
   return gradient_of(logits, true, logits.scalar_type());
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_forward_meta(
     const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& targets, std::string_view reduction, int64_t,
     double, at::ScalarType dtype, std::array<bool, 2> wants_grad) {
+  check_one_device("linear_cross_entropy", {hidden, weight, targets});
   const at::ScalarType logits_dtype = cross_entropy_logits_dtype(dtype);
   const at::Tensor loss =
       reduction == "none" ? empty_meta(targets.sym_sizes(), hidden, at::kFloat) : empty_meta({}, hidden, at::kFloat);

@@ -70,18 +70,21 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_op(
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> norm_forward_meta(
-    const at::Tensor& x, const std::optional<at::Tensor>& residual, const at::Tensor&, const std::optional<at::Tensor>&,
-    std::string_view kind, bool, double, at::ScalarType dtype) {
+    const at::Tensor& x, const std::optional<at::Tensor>& residual, const at::Tensor& weight,
+    const std::optional<at::Tensor>& bias, std::string_view kind, bool, double, at::ScalarType dtype) {
+  check_one_device("norm", {x, residual, weight, bias});
   const at::Tensor sum = residual ? empty_like_dense(x, x.scalar_type()) : empty_meta({0}, x, x.scalar_type());
   const c10::SymInt rows = rows_of(x);
   const at::Tensor mean = empty_meta({kind == "rmsnorm" ? c10::SymInt(0) : rows}, x, at::kFloat);
   return {empty_like_dense(x, dtype), sum, mean, empty_meta({rows}, x, at::kFloat)};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_meta(const at::Tensor&, const std::optional<at::Tensor>&,
+std::tuple<at::Tensor, at::Tensor, at::Tensor> norm_backward_meta(const at::Tensor& grad,
+                                                                  const std::optional<at::Tensor>& grad_sum,
                                                                   const at::Tensor& x, const at::Tensor& weight,
-                                                                  const at::Tensor&, const at::Tensor&,
+                                                                  const at::Tensor& mean, const at::Tensor& rstd,
                                                                   std::string_view kind, bool, double) {
+  check_one_device("norm", {x, grad, grad_sum, weight, mean, rstd});
   const at::Tensor dbias = empty_meta({kind == "rmsnorm" ? c10::SymInt(0) : x.sym_size(-1)}, x, at::kFloat);
   return {empty_like_dense(x, x.scalar_type()), empty_like_dense(weight, at::kFloat), dbias};
 }

@@ -86,6 +86,7 @@ at::Tensor rotary_turn_op(const at::Tensor& x, const at::Tensor& cosine, const a
 
 at::Tensor rotary_meta(const at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, int64_t position_dim,
                        bool /*interleaved*/, bool /*transposed*/, int64_t copied_heads) {
+  check_one_device("rotary", {x, cosine, sine});
   check_rotary(x, cosine, sine, position_dim, copied_heads);
   return empty_meta(x.sym_sizes(), x, x.scalar_type());
 }

@@ -78,11 +78,13 @@ at::Tensor softmax_backward_op(const at::Tensor& y, const at::Tensor& grad, doub
   return dx;
 }
 
-at::Tensor softmax_forward_meta(const at::Tensor& x, double, std::string_view, const std::optional<at::Tensor>&) {
+at::Tensor softmax_forward_meta(const at::Tensor& x, double, std::string_view, const std::optional<at::Tensor>& mask) {
+  check_one_device("softmax", {x, mask});
   return empty_like_dense(x, x.scalar_type());
 }
 
-at::Tensor softmax_backward_meta(const at::Tensor& y, const at::Tensor&, double) {
+at::Tensor softmax_backward_meta(const at::Tensor& y, const at::Tensor& grad, double) {
+  check_one_device("softmax", {y, grad});
   return empty_like_dense(y, y.scalar_type());
 }
 

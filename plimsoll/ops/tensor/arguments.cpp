@@ -37,6 +37,15 @@ void check_same_device(const at::Tensor& x, const at::Tensor& other, const char*
               " as the others, got it on ", other.device());
 }
 
+void check_one_device(const char* op, std::initializer_list<OptionalOperand> operands) {
+  const at::Device device = operands.begin()->tensor->device();
+  for (const OptionalOperand& operand : operands) {
+    if (operand.tensor == nullptr || !operand.tensor->defined()) continue;
+    TORCH_CHECK(operand.tensor->device() == device, op, ": expected all operands on the ", device,
+                " as the first, got one on the ", operand.tensor->device());
+  }
+}
+
 void check_linear(const LinearNames& names, const at::Tensor& x, int64_t in, const at::Tensor& weight,
                   const at::Tensor& bias) {
   check_device_values(weight, names.op, "weight");

@@ -3,6 +3,7 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <initializer_list>
 #include <optional>
 
 namespace plimsoll::ops {
@@ -34,6 +35,16 @@ void check_linear(const LinearNames& names, const at::Tensor& x, int64_t in, con
 
 // Another tensor, or an undefined one, on the device of x; an error that names op and tensor otherwise.
 void check_same_device(const at::Tensor& x, const at::Tensor& other, const char* op, const char* name);
+
+// A tensor, or none: an undefined one, or an empty optional.
+struct OptionalOperand {
+  OptionalOperand(const at::Tensor& given) : tensor(&given) {}
+  OptionalOperand(const std::optional<at::Tensor>& given) : tensor(given ? &*given : nullptr) {}
+  const at::Tensor* tensor;
+};
+// Operands on the device of the first; an error otherwise. Every Meta kernel of several operands calls this: one operand
+// on "meta" is enough for torch's dispatcher to choose it, and its results, on another's device, would have no values.
+void check_one_device(const char* op, std::initializer_list<OptionalOperand> operands);
 
 // Double backward would silently be wrong.
 void check_once_differentiable(const char* op);

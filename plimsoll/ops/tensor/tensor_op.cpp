@@ -146,7 +146,8 @@ at::Tensor scaled_gemm_op(const at::Tensor& a, const at::Tensor& b, const at::Te
 
 at::Tensor scalar_meta(const at::Tensor& like) { return empty_meta({}, like, at::kFloat); }
 
-std::tuple<at::Tensor, at::Tensor> quantize_meta(const at::Tensor& x, const at::Tensor&, std::string_view) {
+std::tuple<at::Tensor, at::Tensor> quantize_meta(const at::Tensor& x, const at::Tensor& scale, std::string_view) {
+  check_one_device("quantize", {x, scale});
   return {empty_like_dense(x, at::kByte), scalar_meta(x)};
 }
 
@@ -169,8 +170,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> quantize_blocks_meta(const at::Te
   return {empty_like_dense(x, at::kByte), scale, scalar_meta(x)};
 }
 
-at::Tensor dequantize_meta(const at::Tensor& codes, const at::Tensor&, std::string_view, at::IntArrayRef,
+at::Tensor dequantize_meta(const at::Tensor& codes, const at::Tensor& scale, std::string_view, at::IntArrayRef,
                            at::ScalarType dtype) {
+  check_one_device("dequantize", {codes, scale});
   return empty_like_dense(codes, dtype);
 }
 
@@ -180,14 +182,17 @@ at::Tensor transpose_meta(const at::Tensor& x) {
   return empty_meta({x.sym_size(1), x.sym_size(0)}, x, x.scalar_type());
 }
 
-at::Tensor gemm_meta(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>&, std::string_view kind,
-                     at::ScalarType dtype) {
+at::Tensor gemm_meta(const at::Tensor& a, const at::Tensor& b, const std::optional<at::Tensor>& bias,
+                     std::string_view kind, at::ScalarType dtype) {
+  check_one_device("gemm", {a, b, bias});
   return empty_meta({a.sym_size(kind == "grad_weight" ? 1 : 0), b.sym_size(kind == "output" ? 0 : 1)}, a, dtype);
 }
 
-at::Tensor scaled_gemm_meta(const at::Tensor& a, const at::Tensor& b, const at::Tensor&, const at::Tensor&,
-                            std::string_view, std::string_view, at::IntArrayRef, at::IntArrayRef,
-                            const std::optional<at::Tensor>& bias, std::string_view kind, at::ScalarType dtype) {
+at::Tensor scaled_gemm_meta(const at::Tensor& a, const at::Tensor& b, const at::Tensor& scale_a,
+                            const at::Tensor& scale_b, std::string_view, std::string_view, at::IntArrayRef,
+                            at::IntArrayRef, const std::optional<at::Tensor>& bias, std::string_view kind,
+                            at::ScalarType dtype) {
+  check_one_device("scaled_gemm", {a, scale_a, scale_b});
   return gemm_meta(a, b, bias, kind, dtype);
 }
 
