@@ -194,11 +194,12 @@ Operands OperandMaker::make_from(const ScaledTensor& codes, Role role, GemmSet w
 Operands OperandMaker::take(const GivenCodes& weight, GemmSet wanted) {
   if (weight.amax.defined()) {
     const bool one_scale = weight.codes.granularity == recipe::kPerTensor;
-    observe(Role::kWeight, recipe_.stored_operand(Role::kWeight, GemmKind::kOutput),
-            {.format = weight.codes.format,
-             .amax = weight.amax,
-             .scale = one_scale ? ScaleRef(weight.codes.scale) : ScaleRef(),
-             .by_blocks = !one_scale});
+    observe(
+        Role::kWeight, recipe_.stored_operand(Role::kWeight, GemmKind::kOutput),
+        {.format = weight.codes.format,
+         .amax = weight.amax,
+         .scale = one_scale ? ScaleRef(weight.codes.scale).copy() : ScaleRef(),  // its owner may quantize anew into it
+         .by_blocks = !one_scale});
   }
   const ScaledTensor& turned = weight.grad_input;
   const bool turns = wanted.grad_input && turned.data.defined() &&

@@ -1,5 +1,7 @@
 #include "plimsoll/ops/watch/operand_seen.h"
 
+#include <algorithm>
+#include <limits>
 #include <mutex>
 #include <utility>
 #include <vector>
@@ -28,8 +30,8 @@ std::vector<watch::NamedObservation> read_all(const std::vector<NamedSeen>& all)
     watch::Observation read{.format = seen.format, .amax = *next++};
     if (seen.scale.defined()) {
       read.inv_scale = 1.0f / *next++;
-    } else if (seen.by_blocks) {
-      read.inv_scale = format::max_finite(seen.format) / read.amax;
+    } else if (seen.by_blocks && read.amax > 0) {  // finite, as a factor of zeros, too
+      read.inv_scale = std::min(format::max_finite(seen.format) / read.amax, std::numeric_limits<float>::max());
     }
     result.push_back({name, read});
   }
