@@ -133,8 +133,8 @@ TEST(HostReads, InferenceWithDelayedScalesReadsNothing) {
   }
 }
 
-// A checkpoint may bring scales or take them away, which nobody can know without looking.
-TEST(HostReads, ScalesThatWereReplacedAreReadOnce) {
+// A checkpoint may bring scales or take them away. They are on the CPU, where no read waits for a device.
+TEST(HostReads, ScalesThatWereReplacedAreSeenWithoutARead) {
   torch::manual_seed(2);
   const Layer layer = layers().front();
   reads_of_step(layer);
@@ -144,7 +144,6 @@ TEST(HostReads, ScalesThatWereReplacedAreReadOnce) {
       if (buffer.key().ends_with("_scale")) buffer->fill_(0.5);
     }
   }
-  EXPECT_EQ(reads_of_step(layer), (StepReads{.forward = 2, .scope_end = 1, .backward = 2}));
   EXPECT_EQ(reads_of_step(layer), (StepReads{.forward = 0, .scope_end = 1, .backward = 1}));
 }
 

@@ -10,14 +10,12 @@
 namespace plimsoll::ops {
 namespace {
 
-// A module that is converted to a narrow dtype takes its buffers along; the state itself is FP32. Whether it was.
-bool keep_fp32(at::Tensor& buffer, recipe::Role role, const char* name) {
+// A module that is converted to a narrow dtype takes its buffers along; the state itself is FP32.
+void keep_fp32(at::Tensor& buffer, recipe::Role role, const char* name) {
   const at::ScalarType dtype = buffer.scalar_type();
   TORCH_CHECK(buffer.is_cpu() && (dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf), role_name(role),
               name, ": expected float32 on the CPU, got ", dtype, " on ", buffer.device());
-  if (dtype == at::kFloat) return true;
-  buffer.set_data(buffer.detach().to(at::kFloat));
-  return false;
+  if (dtype != at::kFloat) buffer.set_data(buffer.detach().to(at::kFloat));
 }
 
 std::span<float> values(const at::Tensor& buffer) {
@@ -36,9 +34,7 @@ void fit_history(OperandSlot& slot, int64_t length) {
 }  // namespace
 
 OperandSlot::OperandSlot(recipe::Role slot_role)
-    : role(slot_role), scale(at::zeros({1})), amax_history(at::zeros({1})), step(at::zeros({1}, at::kLong)) {
-  know(recipe::kNoScale);
-}
+    : role(slot_role), scale(at::zeros({1})), amax_history(at::zeros({1})), step(at::zeros({1}, at::kLong)) {}
 
 std::string_view role_name(recipe::Role role) {
   switch (role) {
@@ -53,45 +49,17 @@ std::string_view role_name(recipe::Role role) {
 }
 
 const at::Tensor& OperandSlot::scale_memory() {
-  if (!keep_fp32(scale, role, "_scale")) {
-    const std::lock_guard lock(known_->mutex);
-    known_->of.reset();
-  }
+  keep_fp32(scale, role, "_scale");
   TORCH_CHECK(scale.numel() == 1, role_name(role), "_scale: expected one element, got ", scale.sizes());
   return scale;
 }
 
-// Inference tensors have no version counter.
-std::optional<float> OperandSlot::known() const {
-  const std::lock_guard lock(known_->mutex);
-  const bool same = known_->of.is_same(scale) && !scale.is_inference() &&
-                    known_->storage.unsafeGetStorageImpl() == scale.storage().unsafeGetStorageImpl() &&
-                    known_->version == static_cast<int64_t>(scale._version());
-  return same ? std::optional(known_->value) : std::nullopt;
-}
-
-void OperandSlot::know(float value) {
-  const std::lock_guard lock(known_->mutex);
-  known_->of = scale;
-  known_->storage = scale.storage();
-  known_->version = scale.is_inference() ? -1 : static_cast<int64_t>(scale._version());
-  known_->value = value;
-}
-
-float OperandSlot::value_on_host() {
-  const at::Tensor& memory = scale_memory();
-  if (const std::optional<float> value = known()) return *value;
-  const float value = ScaleRef(memory).read_on_host();
-  know(value);
-  return value;
-}
+float OperandSlot::value_on_host() { return *scale_memory().const_data_ptr<float>(); }
 
 ScaleRef OperandSlot::scale_for(const recipe::DelayedScaling& recipe, const std::function<AmaxSlot()>& find_amax) {
-  const bool expects_none = !has_scale();
   const ScaleRef result = ScaleRef(scale_memory()).copy();
   float& value = *result.memory().mutable_data_ptr<float>();
-  // Whoever wrote it through Python's `.data` moved no version counter: the host expects none, and there is one.
-  if (expects_none && value == recipe::kNoScale) {
+  if (value == recipe::kNoScale) {
     const AmaxSlot amax = find_amax();
     const bool has_function = static_cast<bool>(recipe.scaling_factor_compute_algo);
     recipe::first_scale(recipe, recipe::format_of(recipe.fp8_format, role),
@@ -115,14 +83,11 @@ void OperandSlot::update(const recipe::DelayedScaling& recipe, const Reading& re
   recipe::update(recipe, codes, updates, state);
   *scale.mutable_data_ptr<float>() = next;
   ++updates;
-  know(next);
 }
 
 OperandSlot OperandSlot::pinned() {
   OperandSlot result(role);
-  const std::optional<float> value = known();
   result.scale = ScaleRef(scale_memory()).copy().memory();
-  if (value) result.know(*value);
   return result;
 }
 

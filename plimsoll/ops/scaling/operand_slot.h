@@ -5,9 +5,6 @@
 #include <ATen/core/TensorBody.h>
 
 #include <functional>
-#include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,8 +25,7 @@ class OperandSlot {
   at::Tensor amax_history;  // fp32 [amax_history_len]
   at::Tensor step;          // int64 [1]: updates so far, the phase of `interval`
 
-  // The scale as a number, to compare it; kNoScale: none yet. The host knows it from the end of the last step, and reads
-  // it only where the contents have been replaced since.
+  // The scale as a number, to compare it; kNoScale: none yet. The buffers are on the CPU, whatever the operand's device.
   float value_on_host();
   bool has_scale() { return value_on_host() != recipe::kNoScale; }
   // The scale to quantize an operand with, in memory that no later step changes. Where there is none yet, it follows from
@@ -47,21 +43,6 @@ class OperandSlot {
 
   // A slot of its own with the scale of now.
   OperandSlot pinned();
-
- private:
-  // The host's knowledge of `scale` without reading it. Copies of a slot are views of one. Two threads may be outside
-  // training at once.
-  struct Known {
-    std::mutex mutex;
-    at::Tensor of;
-    c10::Storage storage;  // its memory then, kept so that none else can stand at its address
-    int64_t version = -1;
-    float value = recipe::kNoScale;
-  };
-  std::optional<float> known() const;
-  void know(float value);
-
-  std::shared_ptr<Known> known_ = std::make_shared<Known>();
 };
 
 // "input", "weight", "grad_output": the prefix of a slot's buffers.
