@@ -168,6 +168,7 @@ def test_another_run_of_the_activations_changes_neither_bits_nor_decisions():
         auto, model = Auto(**RESTLESS), Net()
         assert train(auto, model, range(8), call=lambda x, model=model, again=recompute: again(model, x)) == expected
         assert_same(bits_of(model), bits_of(plain[1]))
+        assert auto.products() == plain[0].products() and auto.shares() == plain[0].shares()
     with te.autocast(recipe=auto):
         x = batch(0).requires_grad_()
         output = torch.utils.checkpoint.checkpoint(model, x, use_reentrant=True)

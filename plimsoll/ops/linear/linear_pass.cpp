@@ -43,10 +43,11 @@ ProductFacts product_facts(const LinearScaling& scaling, GemmKind gemm) {
 
 // Tells the controller of formats about a product of a training step.
 void count_product(const LinearScaling& scaling, const Product& product) {
-  if (scaling.precision == nullptr || scaling.state == nullptr) return;
+  PrecisionController* const told = scaling.told();
+  if (told == nullptr) return;
   const int64_t cols = product.kind == GemmKind::kOutput ? product.b.rows() : product.b.cols();
-  scaling.precision->count(scaling.state->grad_output, product.kind,
-                           static_cast<double>(product.a.rows() * product.a.cols()) * static_cast<double>(cols));
+  told->count(scaling.state->grad_output, product.kind,
+              static_cast<double>(product.a.rows() * product.a.cols()) * static_cast<double>(cols));
 }
 
 // Format of the codes whose values a product reads instead of them; empty: it reads them as they are.

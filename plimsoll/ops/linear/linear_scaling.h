@@ -38,7 +38,7 @@ enum class SaveInput : uint8_t {
 struct LinearScaling {
   SharedRecipe recipe = {};                 // nullptr: high precision in the dtype of the weight
   std::shared_ptr<LinearState> state = {};  // nullptr: nothing is kept or reported; delayed scaling needs one
-  std::shared_ptr<ScalingStep> step = {};   // nullptr: no amax is recorded
+  std::shared_ptr<ScalingStep> step = {};   // nullptr: no amax is recorded, nor is `precision` told anything
   // Chose `recipe` for this layer, and is told what its operands cost; nullptr: nobody does.
   std::shared_ptr<PrecisionController> precision = {};
   // Whether this is the first of the calls that share a weight (weight_source.h); nullopt: the caller does not say.
@@ -56,6 +56,9 @@ struct LinearScaling {
   // fp32, bf16 or fp16 [out, in], contiguous: grad_weight is added to it (is_first_microbatch = true: takes its place), and autograd
   // gets none.
   at::Tensor main_grad = {};
+
+  // Controller to tell about the call; nullptr: none, or the call runs again (without a step), and it knows.
+  PrecisionController* told() const { return step != nullptr && state != nullptr ? precision.get() : nullptr; }
 };
 
 // The layer's recipe with the formats in force.

@@ -256,13 +256,11 @@ ScaledTensor OperandMaker::make_again(const at::Tensor& x, Role role, GemmKind g
   return quantize(x, quantize_options(operand, scale)).tensor;
 }
 
-bool OperandMaker::measures() const {
-  return record_ && scaling_.precision != nullptr && scaling_.state != nullptr && scaling_.precision->measures();
-}
+bool OperandMaker::measures() const { return record_ && scaling_.told() != nullptr && scaling_.told()->measures(); }
 
 void OperandMaker::tell(OperandCost cost) const {
-  if (!record_ || scaling_.precision == nullptr || scaling_.state == nullptr) return;
-  scaling_.precision->see(scaling_.state->grad_output, std::move(cost));
+  if (!record_ || scaling_.told() == nullptr) return;
+  scaling_.told()->see(scaling_.state->grad_output, std::move(cost));
 }
 
 void OperandMaker::tell_four_bits(Role role, const Fp4Operands& operands, const QuantizedFp4& codes) const {

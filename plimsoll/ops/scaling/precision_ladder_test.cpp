@@ -39,11 +39,11 @@ Products products_under(const SharedRecipe& recipe, const std::shared_ptr<Precis
   const auto state = std::make_shared<LinearState>("layer");
   at::manual_seed(4);
   const at::Tensor x = leaf(ordinary()), weight = leaf(sample({96, 128}, 0.05));
-  const LinearScaling scaling = {.recipe = recipe == nullptr ? recipe_for(*controller, state) : recipe,
-                                 .state = state,
-                                 .precision = controller,
-                                 .seed = 9};
-  const at::Tensor output = linear(x, weight, {}, scaling);
+  const SharedRecipe chosen = recipe == nullptr ? recipe_for(*controller, state) : recipe;
+  const auto step = std::make_shared<ScalingStep>(chosen);
+  const at::Tensor output =
+      linear(x, weight, {}, {.recipe = chosen, .state = state, .step = step, .precision = controller, .seed = 9});
+  step->end_forward();
   torch::autograd::backward({output}, {gradient().to(output.scalar_type())});
   return {output.detach(), x.grad(), weight.grad()};
 }
