@@ -48,18 +48,15 @@ std::pair<at::Tensor, at::Tensor> normalise(const at::Tensor& x, const std::opti
   return result;
 }
 
-// Gradients that are differentiable themselves, of x and of the weight, where they are wanted.
+// Gradients that are differentiable themselves, of x and, where it is wanted, of the weight.
 variable_list differentiable_gradients(const at::Tensor& grad, const at::Tensor& x, const at::Tensor& weight,
                                        double epsilon) {
   const at::Tensor wide = x.to(at::kFloat);
   const at::Tensor normal = wide * at::rsqrt((wide * wide).mean(-1, true) + epsilon);
   const at::Tensor y = (weight.defined() ? normal * weight : normal).to(x.scalar_type());
-  variable_list operands;
-  for (const at::Tensor& each : {x, weight}) {
-    if (ops::requires_grad(each)) operands.push_back(each);
-  }
+  variable_list operands{x};
+  if (ops::requires_grad(weight)) operands.push_back(weight);
   variable_list gradients = torch::autograd::grad({y}, operands, {grad}, true, true);
-  if (!x.requires_grad()) gradients.insert(gradients.begin(), at::Tensor());
   gradients.resize(2);
   return gradients;
 }
@@ -107,6 +104,12 @@ class RmsNorm : public torch::autograd::Function<RmsNorm> {
 // Whether nobody but autograd stands between the call and the kernel.
 bool is_plain(const at::Tensor& x) { return !ops::is_traced(x) && !ops::has_tangent(x); }
 
+// Whether autograd records the call for the weight alone. torch keeps the normalised values then, and we would keep x itself,
+// which may be written in place, or be made in inference mode.
+bool is_for_weight_alone(const at::Tensor& x, const std::optional<at::Tensor>& weight) {
+  return at::GradMode::is_enabled() && !x.requires_grad() && weight && weight->requires_grad();
+}
+
 // input, normalized_shape, weight, eps -> output
 Outcome rms_norm(ops::CallStack& stack) {
   constexpr size_t kArguments = 4;
@@ -119,6 +122,7 @@ Outcome rms_norm(ops::CallStack& stack) {
   if (!is_last_dimension(argument(stack, kArguments, 1), x) || (weight && !weight->sizes().equals({x.size(-1)})))
     return Outcome::kShape;
   if (!is_plain(x) || (weight && !is_plain(*weight)) || ops::is_transformed()) return Outcome::kShape;
+  if (is_for_weight_alone(x, weight)) return Outcome::kShape;
   if (const Outcome outcome = judge_pass({.pass = Pass::kRmsNorm, .x = x}); outcome != Outcome::kReplaced)
     return outcome;
   // torch's choice for all three dtypes.
