@@ -34,11 +34,13 @@ Layout layout_of(const at::Tensor& a, const at::Tensor& b) {
   return b.stride(-2) == 1 ? Layout::kNt : Layout::kNn;
 }
 
-// A number for each column of the result [m, n]: FP32 [n], times beta; undefined: none.
-at::Tensor bias_of(const at::Tensor& added, double beta) {
+// A number for each column of the result [m, n]: FP32 [n], times beta; undefined: none. Never memory of `out`, whose first rows
+// are written before the bias of the last ones is read.
+at::Tensor bias_of(const at::Tensor& added, double beta, const at::Tensor& out) {
   if (beta == 0 || !added.defined()) return {};
   const at::Tensor row = (added.dim() == 1 ? added : added.select(0, 0)).to(at::kFloat).contiguous();
-  return beta == 1 ? row : row.mul(beta);
+  if (beta != 1) return row.mul(beta);
+  return out.defined() && row.is_alias_of(out) ? row.clone() : row;
 }
 
 // Whether `added` counts for nothing, or is one row for all.
@@ -87,8 +89,7 @@ Outcome multiply(const Product& product, at::Tensor& result) {
                             .k = a.size(-1)};
   const Outcome choice = choose(call, processor(runtime::matmul_isa()));
   if (choice != Outcome::kReplaced) return choice;
-  // The bias is read before the result is written: they may share memory.
-  const at::Tensor bias = bias_of(added, beta);
+  const at::Tensor bias = bias_of(added, beta, out);
   result = out.defined() ? out : at::empty(sizes, a.options());
   multiply_in_parts({a, b, result, static_cast<float>(alpha), bias});
   return Outcome::kReplaced;

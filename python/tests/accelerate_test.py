@@ -228,6 +228,17 @@ def test_mistakes_have_torchs_own_errors(call):
     assert str(ours.value) == str(theirs.value)
 
 
+@pytest.mark.parametrize("dtype", [FP32, BF16, FP16])
+def test_a_bias_may_be_a_row_of_the_result(dtype):
+    torch.manual_seed(0)
+    a, b, out = (torch.randn(96, 96).to(dtype) for _ in range(3))
+    expected, exact = torch.addmm(out[5], a, b), torch.addmm(out[5].double(), a.double(), b.double())
+    for bias in (lambda out: out[5], lambda out: out[5:6]):
+        with plimsoll.accelerated():
+            own = out.clone()
+            assert rounds_alike(torch.addmm(bias(own), a, b, out=own), expected, exact)
+
+
 def test_an_out_tensor_that_is_an_operand_is_torchs():
     a, b = matrices(FP16)
     expected = torch.addmm(a[0], a, b)
