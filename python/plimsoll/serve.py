@@ -252,7 +252,7 @@ class Engine:
         self._vocabulary = int(self._core.vocabulary())
         self._ends: list[int] = self._core.ends()
         end = None if self.tokenizer is None else self.tokenizer.eos_token_id
-        if end is not None and end not in self._ends:
+        if end is not None and end < self._vocabulary and end not in self._ends:
             self._ends.append(end)
 
     def _find_tokenizer(self, directory: Path) -> Tokenizer | None:

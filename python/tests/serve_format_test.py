@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_llama
 from plimsoll.serve import Engine
 from program import done, plimsoll
 from served import MESSAGES, openai, serving, write_tiny
@@ -136,6 +137,20 @@ def test_what_is_wrong_with_a_format_of_python_or_the_command_is_one_error(tiny,
         result = plimsoll("generate", "--model", tiny, "--json-schema", schema, *words)
         assert result.returncode == code and message in result.stderr and result.stderr.count("\n") == 1, result
     assert plimsoll("generate", "--model", tiny, "--json-schema", tmp_path / "none").returncode == 2
+
+
+def test_an_end_beyond_the_models_vocabulary_is_none(tmp_path):
+    """Tokens of the tokenizer's alone, of which the last ends a text: the masks have no place for it."""
+    specials = tuple(f"<|{number}|>" for number in range(1000))
+    folder = tiny_llama.write(tmp_path, end=specials[-1], specials=specials, spare_tokens=-len(specials))
+    boolean = {"type": "json_schema", "json_schema": {"name": "no", "schema": {"type": "boolean"}}}
+    with Engine(folder) as engine:
+        assert engine.tokenizer and engine.tokenizer.eos_token_id and engine.tokenizer.eos_token_id >= engine._vocabulary
+        assert engine._ends == []
+        replies = [engine.submit("a", max_tokens=20, response_format=boolean, seed=seed) for seed in range(20)]
+        assert {"".join(token.text for token in reply) for reply in replies} <= {"true", "false"}
+    (schema := tmp_path / "schema.json").write_text('{"type": "boolean"}')
+    assert done("generate", "--model", folder, "--prompt", "a", "--json-schema", schema).strip().endswith(("true", "false"))
 
 
 def test_an_object_without_a_schema_begins_as_one_and_text_is_any(server):

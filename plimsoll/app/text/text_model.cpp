@@ -106,9 +106,11 @@ TextModel load_model(const TextModelOptions& options) {
 
 TextModel load_text_model(const TextModelOptions& options) {
   TextModel model = load_model(options);
-  model.tokenizer = load_tokenizer(model.directory, vocabulary_of(*model.model));
+  const int64_t vocabulary = vocabulary_of(*model.model);
+  model.tokenizer = load_tokenizer(model.directory, vocabulary);
   const auto end = model.tokenizer->eos();
-  if (end && std::find(model.ends.begin(), model.ends.end(), *end) == model.ends.end()) model.ends.push_back(*end);
+  // The model cannot write one beyond its vocabulary.
+  if (end && *end < vocabulary && std::ranges::find(model.ends, *end) == model.ends.end()) model.ends.push_back(*end);
   return model;
 }
 

@@ -97,27 +97,40 @@ TokenMask JsonFormat::find_allowed(int32_t state) const {
   return mask;
 }
 
-std::shared_ptr<const TokenMask> JsonFormat::allowed(const JsonState& state) const {
-  JsonState key = JsonMachine::within(state, tokens_->longest());
-  const std::lock_guard<std::mutex> lock(mutex_);
-  const size_t mask_bytes = static_cast<size_t>(tokens_->size()) / 8;
-  if (!has_room() || masks_.size() * mask_bytes > kMostMaskBytes) {
-    masks_.clear();
-    next_.clear();
-    states_.clear();
-    numbers_.clear();
-    state_bytes_ = 0;
-  }
-  const int32_t number = number_of(std::move(key));
+std::shared_ptr<const TokenMask> JsonFormat::mask_of(JsonState state) const {
+  const int32_t number = number_of(std::move(state));
   if (number == kNone) return std::make_shared<const TokenMask>(static_cast<size_t>(tokens_->size() + 63) / 64);
   std::shared_ptr<const TokenMask>& mask = masks_[number];
   if (mask == nullptr) mask = std::make_shared<const TokenMask>(find_allowed(number));
   return mask;
 }
 
+void JsonFormat::forget() const {
+  masks_.clear();
+  next_.clear();
+  states_.clear();
+  numbers_.clear();
+  state_bytes_ = 0;
+}
+
+std::shared_ptr<const TokenMask> JsonFormat::allowed(const JsonState& state) const {
+  JsonState key = JsonMachine::within(state, tokens_->longest());
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const size_t mask_bytes = static_cast<size_t>(tokens_->size()) / 8;
+  if (!has_room() || masks_.size() * mask_bytes > kMostMaskBytes) forget();
+  try {
+    return mask_of(std::move(key));
+  } catch (...) {  // no memory: a state may have a number and no row
+    forget();
+    throw;
+  }
+}
+
 TokenMask JsonFormat::allowed(const JsonState& state, std::span<const int64_t> ends) const {
   TokenMask mask = *allowed(state);
-  for (const int64_t end : ends) set(mask, end, JsonMachine::is_complete(state));
+  for (const int64_t end : ends) {
+    if (end >= 0 && end < tokens_->size()) set(mask, end, JsonMachine::is_complete(state));
+  }
   return mask;
 }
 

@@ -37,7 +37,7 @@ class JsonFormat {
   JsonState after(JsonState state, int64_t token) const;
   // The tokens that may follow, at least one unless the text must end.
   std::shared_ptr<const TokenMask> allowed(const JsonState& state) const;
-  // Those, and the tokens that end a text where it is complete.
+  // Those, and the tokens that end a text where it is complete. An end that is no token is left out.
   TokenMask allowed(const JsonState& state, std::span<const int64_t> ends) const;
 
   const TokenTrie& tokens() const { return *tokens_; }
@@ -57,9 +57,11 @@ class JsonFormat {
   };
 
   bool has_room() const { return state_bytes_ < kMostStateBytes; }
+  void forget() const;  // all of what is kept
   int32_t number_of(JsonState state) const;
   Step next(const Step& step, uint8_t byte) const;
   TokenMask find_allowed(int32_t state) const;
+  std::shared_ptr<const TokenMask> mask_of(JsonState state) const;
 
   const std::shared_ptr<const TokenTrie> tokens_;
   const JsonMachine machine_;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "plimsoll/serve/json/memory_testing.h"
+#include "plimsoll/serve/memory_testing.h"
 
 namespace plimsoll::serve {
 namespace {
@@ -316,6 +317,38 @@ TEST(JsonFormat, StatesBeyondTheMostAreNotKept) {
     const auto ids = ids_of(*format.allowed(state), format.tokens().size());
     return std::ranges::count_if(ids, [](int64_t id) { return id >= 256; }) == kKeys;
   });
+}
+
+TEST(JsonFormat, MemoryThatIsLackingOnceLeavesNoTrace) {
+  const auto trie =
+      std::make_shared<const TokenTrie>(std::vector<std::string>{"{", "}", "\"", "a", ":", "\"a\":", "1", ","});
+  const JsonSchema schema = read_json_schema({{"properties", {{"a", {{"type", "integer"}}}}}, {"required", {"a"}}});
+  int64_t before = 0;
+  for (bool failed = true; failed; ++before) {
+    SCOPED_TRACE(before);
+    const JsonFormat format(trie, schema);
+    const JsonState state = format.start();
+    try {
+      const testing::FailingAllocation failing(before);
+      format.allowed(state);
+    } catch (const std::bad_alloc&) {
+    }
+    failed = testing::FailingAllocation::has_failed();
+    ASSERT_EQ(*format.allowed(state), brute_force(format, state));
+    const JsonState inside = format.after(state, 0);
+    ASSERT_EQ(*format.allowed(inside), brute_force(format, inside));
+  }
+  EXPECT_GT(before, 10);
+}
+
+TEST(JsonFormat, AnEndThatIsNoTokenIsLeftOut) {
+  const JsonFormat format(made_up_trie(), read_json_schema({{"type", "integer"}}));
+  const std::vector<std::string> tokens = made_up_tokens();
+  const JsonState whole = format.after(format.start(), std::ranges::find(tokens, "1") - tokens.begin());
+  ASSERT_TRUE(JsonMachine::is_complete(whole));
+  TokenMask expected = *format.allowed(whole);
+  set(expected, 1, true);
+  EXPECT_EQ(format.allowed(whole, std::vector<int64_t>{-1, 1, std::ssize(tokens), int64_t{1} << 40}), expected);
 }
 
 TEST(JsonFormat, TextsThatTheTokensCannotWriteAreRefused) {
