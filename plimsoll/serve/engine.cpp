@@ -286,9 +286,7 @@ void Engine::run() {
       }
     }
     try {
-      parts = scheduler_->plan();
-      // Rows of an adapter follow one another, so that its products are of all of them.
-      std::ranges::stable_sort(parts, {}, [](const StepPart& part) { return part.text->adapter.number; });
+      parts = plan();
       if (!parts.empty()) take(parts);
     } catch (const std::exception& error) {
       scheduler_->fail(words_of(error));
@@ -307,15 +305,29 @@ void Engine::run() {
   submitted_.clear();
 }
 
+std::vector<StepPart> Engine::plan() {
+  for (;;) {
+    try {
+      std::vector<StepPart> parts = scheduler_->plan();
+      // Rows of an adapter follow one another, so that its products are of all of them.
+      std::ranges::stable_sort(parts, {}, [](const StepPart& part) { return part.text->adapter.number; });
+      return parts;
+    } catch (const std::exception& error) {
+      if (!ops::is_lack_of_memory(error)) throw;
+      scheduler_->retreat(words_of(error));
+    }
+  }
+}
+
 void Engine::take(const std::vector<StepPart>& parts) {
   std::vector<int64_t> lengths;
-  for (const StepPart& part : parts) lengths.push_back(part.text->cache.length());
   std::vector<Writer> writers;
   try {
+    for (const StepPart& part : parts) lengths.push_back(part.text->cache.length());
     writers = step(parts);
   } catch (const std::exception& error) {
     if (!ops::is_lack_of_memory(error)) throw;
-    for (size_t i = 0; i < parts.size(); ++i) parts[i].text->cache.keep(lengths[i]);
+    for (size_t i = 0; i < lengths.size(); ++i) parts[i].text->cache.keep(lengths[i]);
     return scheduler_->retreat(parts, words_of(error));
   }
   for (Writer& writer : writers) write(*writer.text, std::move(writer.choice));

@@ -82,6 +82,8 @@ class Engine {
   ServedAdapter adapter_of(const Request& request) const;
   at::Tensor read(std::span<const models::TextTokens> texts);
   void run();  // on the engine's own thread
+  // The parts of the next step: fewer where there is no memory for a plan of more.
+  std::vector<StepPart> plan();
   // A step of the parts; where there is no memory for it, of fewer next time.
   void take(const std::vector<StepPart>& parts);
   std::vector<Writer> step(const std::vector<StepPart>& parts);

@@ -10,6 +10,7 @@
 
 #include "plimsoll/models/t5/generation.h"
 #include "plimsoll/serve/engine_testing.h"
+#include "plimsoll/serve/memory_testing.h"
 
 namespace plimsoll::serve {
 namespace {
@@ -182,6 +183,66 @@ TEST(Engine, ARequestThatLacksMemoryAloneEndsAndTheOthersDoNot) {
     EXPECT_EQ(written.log_probabilities, alone.log_probabilities);
   }
   EXPECT_GE(little->failed_steps, 3);
+}
+
+// A model behind whose steps an allocation of the engine fails.
+class NoMemoryBehind : public testing::LittleMemory {
+ public:
+  NoMemoryBehind(std::shared_ptr<models::PagedModel> model, int64_t step, int64_t before)
+      : LittleMemory(std::move(model), [](std::span<const models::TextTokens>) { return false; }),
+        step_(step),
+        before_(before) {}
+
+  at::Tensor extend_texts(std::span<const models::TextTokens> texts) override {
+    failing_.reset();
+    has_failed = has_failed || testing::FailingAllocation::has_failed();
+    at::Tensor logits = LittleMemory::extend_texts(texts);
+    if (++steps_ == step_) failing_.emplace(before_);
+    return logits;
+  }
+
+  std::atomic<bool> has_failed = false;
+
+ private:
+  const int64_t step_, before_;
+  int64_t steps_ = 0;
+  std::optional<testing::FailingAllocation> failing_;
+};
+
+TEST(Engine, MemoryThatIsLackingOnceBetweenStepsEndsNoOtherReplies) {
+  const auto model = testing::tiny_model(0);
+  const int64_t memory = 20 * testing::page_bytes_of(model, nn::CacheFormat::kAsGiven);
+  const auto written_with = [&](const std::shared_ptr<models::PagedModel>& served, int64_t& ended) {
+    Engine engine(served, {.max_batch = 3, .memory = memory});
+    std::vector<std::shared_ptr<Reply>> replies;
+    std::vector<std::vector<int64_t>> written;
+    for (int64_t i = 0; i < 5; ++i) {
+      std::vector<int64_t> prompt(models::kPageTokens - 4, 10 + i);
+      replies.push_back(engine.submit({.prompt = std::move(prompt), .max_new_tokens = 5 + i}));
+    }
+    for (const auto& reply : replies) {
+      written.push_back(testing::read_all(*reply).ids);
+      ended += reply->error().empty() ? 0 : 1;
+    }
+    return written;
+  };
+  int64_t ended = 0, failed = 0;
+  const auto expected = written_with(model, ended);
+  ASSERT_EQ(ended, 0);
+  for (int64_t before = 0; before < 42; before += 3) {
+    SCOPED_TRACE(before);
+    const auto little = std::make_shared<NoMemoryBehind>(model, /*step=*/7, before);  // three write, and one ends soon
+    int64_t ended_now = 0;
+    const auto written = written_with(little, ended_now);
+    failed += little->has_failed ? 1 : 0;
+    ended += ended_now;
+    ASSERT_LE(ended_now, 1);
+    if (ended_now == 0) {
+      ASSERT_EQ(written, expected);
+    }
+  }
+  EXPECT_GT(failed, 5);
+  EXPECT_LT(ended, failed) << "those whose token was about to be handed on";
 }
 
 TEST(Engine, RulesThatAllowNoTokenAreAnErrorOfTheReplyAlone) {

@@ -28,7 +28,7 @@ int32_t PagePool::take() {
     page.name.reset();
     --kept_;
   }
-  free_.pop_front();
+  taken_.splice(taken_.end(), free_, page.place);
   page.owners = 1;
   return number;
 }
@@ -36,14 +36,14 @@ int32_t PagePool::take() {
 void PagePool::take(int32_t number) {
   Page& page = at(number);
   if (page.owners++ > 0) return;
-  free_.erase(page.place);
+  taken_.splice(taken_.end(), free_, page.place);
   --kept_;
 }
 
 void PagePool::give_back(int32_t number) {
   Page& page = at(number);
   if (--page.owners > 0) return;
-  page.place = free_.insert(page.name ? free_.end() : free_.begin(), number);
+  free_.splice(page.name ? free_.end() : free_.begin(), taken_, page.place);
   if (page.name) ++kept_;
 }
 

@@ -1,6 +1,6 @@
 // The pages of keys and values, and how many texts have each. A full page is named by its tokens and the page before it,
 // so that a text that begins like another finds its pages; one that nobody has any more is found until its memory is
-// needed.
+// needed. Only name() needs memory of the system, and without it throws std::bad_alloc and changes nothing.
 #pragma once
 
 #include <cstdint>
@@ -45,12 +45,13 @@ class PagePool {
   struct Page {
     int64_t owners = 0;
     std::optional<Names::iterator> name;
-    std::list<int32_t>::iterator place;  // in free_, if nobody has it
+    std::list<int32_t>::iterator place;  // in free_, if nobody has it, or else in taken_
   };
   Page& at(int32_t page) { return pages_[static_cast<size_t>(page)]; }
 
   std::vector<Page> pages_;
-  std::list<int32_t> free_;  // in the order in which they are taken
+  std::list<int32_t> free_;   // in the order in which they are taken
+  std::list<int32_t> taken_;  // in any order: a page goes from list to list without new memory
   Names names_;
   int64_t kept_ = 0, prefixes_ = 0;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -74,12 +75,16 @@ std::vector<PagePool::Named> Scheduler::find_pages(const ServedText& text) const
 }
 
 void Scheduler::name_full_pages(ServedText& text) {
-  for (; (text.named + 1) * kPageTokens <= text.cache.length(); ++text.named) {
-    text.prefix = pool_.name(text.pages[static_cast<size_t>(text.named)], text.prefix, page_name(text, text.named));
+  try {
+    for (; (text.named + 1) * kPageTokens <= text.cache.length(); ++text.named) {
+      text.prefix = pool_.name(text.pages[static_cast<size_t>(text.named)], text.prefix, page_name(text, text.named));
+    }
+  } catch (const std::bad_alloc&) {  // nobody finds them until there is memory
   }
 }
 
 void Scheduler::give_pages(ServedText& text, int64_t count) {
+  text.pages.reserve(static_cast<size_t>(count));  // before one is taken
   while (std::ssize(text.pages) < count) text.pages.push_back(pool_.take());
   text.cache.set_pages(text.pages);
 }
@@ -87,13 +92,12 @@ void Scheduler::give_pages(ServedText& text, int64_t count) {
 bool Scheduler::grow(ServedText& text) {
   const int64_t count = pages_of(text.cache.length() + 1), wanted = count - std::ssize(text.pages);
   if (wanted > pool_.free()) return false;
-  if (wanted > 0) give_pages(text, count);
+  if (text.cache.capacity() < count * kPageTokens) give_pages(text, count);
   return true;
 }
 
 void Scheduler::put_back_newest() {
-  waiting_.push_front(std::move(running_.back()));
-  running_.pop_back();
+  waiting_.splice(waiting_.begin(), running_, std::prev(running_.end()));
   release(waiting_.front());
   ++put_back_;
 }
@@ -123,6 +127,7 @@ bool Scheduler::admit() {
   ServedText& text = waiting_.front();
   const std::vector<PagePool::Named> found = find_pages(text);
   if (is_being_read(text, std::ssize(found))) return false;
+  text.pages.reserve(found.size());  // before one is taken
   for (const auto& [page, prefix] : found) {
     pool_.take(page);
     text.pages.push_back(page);
@@ -134,15 +139,19 @@ bool Scheduler::admit() {
     return false;
   }
   text.named = std::ssize(found);
-  give_pages(text, pages);
+  try {
+    give_pages(text, pages);
+  } catch (...) {
+    release(text);
+    throw;
+  }
   // An encoder reads all of its prompt or nothing. Where only some of its pages were found, it writes the same again.
   const bool begins = text.named < pages_of(text.encoder_tokens);
   text.cache.keep(begins ? 0 : text.named * kPageTokens);
   const int64_t empty_places = text.encoder_places() - text.encoder_tokens;
   shared_tokens_ += text.cache.length() - (begins ? 0 : empty_places);
   read_tokens_ += text.unread() - (begins ? empty_places : 0);
-  running_.push_back(std::move(waiting_.front()));
-  waiting_.pop_front();
+  running_.splice(running_.end(), waiting_, waiting_.begin());
   return true;
 }
 
@@ -181,8 +190,22 @@ void Scheduler::retreat(std::span<const StepPart> parts, const std::string& erro
     most_running_ = std::ssize(running_);
     return;
   }
-  const std::shared_ptr<Reply> reply = parts.front().text->reply;
-  end(*parts.front().text);
+  fail_alone(*parts.front().text, error);
+}
+
+void Scheduler::retreat(const std::string& error) {
+  if (running_.size() > 1) put_back_newest();
+  const int64_t most = std::max<int64_t>(std::ssize(running_), 1);
+  const bool is_less = most < most_running_;
+  most_running_ = most;
+  if (is_less) return;
+  if (running_.empty()) running_.splice(running_.end(), waiting_, waiting_.begin());
+  fail_alone(running_.front(), error);
+}
+
+void Scheduler::fail_alone(ServedText& text, const std::string& error) {
+  const std::shared_ptr<Reply> reply = text.reply;
+  end(text);
   reply->finish(TextEnd::kInterrupted, error);
 }
 

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <memory>
 #include <optional>
@@ -73,10 +72,13 @@ class Scheduler {
   // A text for which there is no memory, std::bad_alloc, is not there afterwards.
   void add(Request request, std::shared_ptr<Reply> reply, ServedAdapter adapter = {});
   // The parts of the next step, with room for their tokens. Cancelled requests have gone; empty: nothing is to be done.
+  // std::bad_alloc, or another error of lacking memory, leaves the texts so that retreat() helps.
   std::vector<StepPart> plan();
   // There was no memory for a step of these parts, whose caches are as they were before it. The newest text goes back to
   // the queue, and no more than the others run; each end lets one more run. A text that was alone in the step ends, with this error.
   void retreat(std::span<const StepPart> parts, const std::string& error);
+  // There was no memory for plan(). The newest text goes back, or the one that runs goes on alone; one that was alone ends.
+  void retreat(const std::string& error);
   // The text has ended: its reply is the caller's to finish, its full pages are kept for texts that begin alike.
   void end(ServedText& text);
   // Ends every reply, with this error, and forgets all texts.
@@ -87,10 +89,11 @@ class Scheduler {
  private:
   void drop_cancelled();
   std::vector<PagePool::Named> find_pages(const ServedText& text) const;  // of what it begins with
-  void name_full_pages(ServedText& text);
-  void give_pages(ServedText& text, int64_t count);  // free ones, until it has so many
-  bool grow(ServedText& text);                       // room for another token
+  void name_full_pages(ServedText& text);                                 // those for whose names there is memory
+  void give_pages(ServedText& text, int64_t count);                       // free ones, until it has so many
+  bool grow(ServedText& text);                                            // room for another token
   void put_back_newest();
+  void fail_alone(ServedText& text, const std::string& error);
   void make_room_for_writers();
   // Whether another text is to read what follows the first pages of this one.
   bool is_being_read(const ServedText& text, int64_t pages) const;
@@ -100,9 +103,8 @@ class Scheduler {
   const SchedulerOptions options_;
   const models::TokenCache empty_text_;
   PagePool pool_;
-  int64_t most_running_;  // fewer than max_batch after a step for which there was no memory
-  std::deque<ServedText> waiting_;
-  std::list<ServedText> running_;  // oldest first
+  int64_t most_running_;                     // fewer than max_batch after a step for which there was no memory
+  std::list<ServedText> waiting_, running_;  // oldest first; texts go from list to list without new memory
   int64_t put_back_ = 0, read_tokens_ = 0, shared_tokens_ = 0;
 };
 

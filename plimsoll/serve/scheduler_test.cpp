@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <new>
 #include <numeric>
+
+#include "plimsoll/serve/memory_testing.h"
 
 namespace plimsoll::serve {
 namespace {
@@ -210,6 +213,54 @@ TEST_F(SchedulerTest, ATextThatIsAloneInAStepWithoutMemoryEnds) {
   EXPECT_EQ(first->error(), "no memory");
   EXPECT_EQ(step(scheduler), (Parts{{1000, 512}}));
   EXPECT_EQ(second->error(), "");
+}
+
+// Each allocation of a plan fails in turn, in one that begins texts with pages in common, lets others grow and names pages.
+TEST_F(SchedulerTest, APlanForWhichMemoryIsLackingOnceLosesNoPageAndEndsNoText) {
+  int64_t before = 0;
+  for (bool failed = true; failed; ++before) {
+    SCOPED_TRACE(before);
+    Scheduler scheduler = make(100);
+    std::vector<std::shared_ptr<Reply>> replies;
+    replies.push_back(add(scheduler, ids(100, 64)));
+    replies.push_back(add(scheduler, ids(300, 32)));
+    step(scheduler);
+    step(scheduler);
+    replies.push_back(add(scheduler, ids(100, 50)));
+    replies.push_back(add(scheduler, ids(500, 40)));
+    try {
+      const testing::FailingAllocation failing(before);
+      scheduler.plan();
+    } catch (const std::exception&) {
+      scheduler.retreat("no memory");
+    }
+    failed = testing::FailingAllocation::has_failed();
+    for (int64_t steps = 0; scheduler.counts().running + scheduler.counts().waiting > 0; ++steps) {
+      ASSERT_LT(steps, 100);
+      ASSERT_FALSE(step(scheduler).empty());
+      if (last_->new_tokens() > 5) scheduler.end(*last_);
+    }
+    ASSERT_EQ(scheduler.counts().used_pages, scheduler.counts().kept_pages);
+    for (const auto& reply : replies) EXPECT_EQ(reply->error(), "");
+  }
+  EXPECT_GT(before, 10);
+}
+
+TEST_F(SchedulerTest, ATextThatIsAloneInAPlanWithoutMemoryEnds) {
+  Scheduler scheduler = make(100);
+  const auto first = add(scheduler, ids(100, 10)), second = add(scheduler, ids(200, 10));
+  step(scheduler);
+  step(scheduler);
+  EXPECT_EQ(scheduler.counts().running, 2);
+  scheduler.retreat("no memory");
+  EXPECT_EQ(scheduler.counts().running, 1);
+  EXPECT_EQ(step(scheduler), (Parts{{100, 1}})) << "alone";
+  scheduler.retreat("no memory");
+  EXPECT_EQ(first->error(), "no memory");
+  EXPECT_EQ(scheduler.counts().running + scheduler.counts().waiting, 1);
+  for (int i = 0; i < 3; ++i) scheduler.retreat("still none");
+  EXPECT_EQ(second->error(), "still none") << "though it has not begun";
+  EXPECT_TRUE(scheduler.plan().empty());
 }
 
 TEST_F(SchedulerTest, AnEncoderReadsAPromptWholeAndADecoderBeginsAtTheNextPage) {
