@@ -92,6 +92,7 @@ void Decoding::step(const std::function<bool(const NewToken&)>& sink) {
     if (options_.allowed) allowed = options_.allowed(text);
     const int64_t token = next_token(of_text, {.text = texts_[i],
                                                .new_tokens = new_tokens_,
+                                               .ends = options_.eos_token_ids,
                                                .rules = options_.rules,
                                                .sampling = options_.sampling,
                                                .allowed = allowed,

@@ -81,10 +81,13 @@ void apply(const LogitsRules& rules, const TextSoFar& text, Scores scores) {
   }
   if (rules.no_repeat_ngram_size > 0) ban_repeated_ngrams(scores, text.written, rules.no_repeat_ngram_size);
   for (const std::vector<int64_t>& word : rules.bad_words_ids) {
-    const bool is_end = word.size() == 1 && word.front() == text.eos_token_id;
+    const bool is_end = word.size() == 1 && std::ranges::find(text.ends, word.front()) != text.ends.end();
     if (!is_end) ban_word(scores, text.written, word);
   }
-  if (text.new_tokens < rules.min_new_tokens) score_of(scores, text.eos_token_id) = kBanned;
+  if (text.new_tokens >= rules.min_new_tokens) return;
+  for (const int64_t end : text.ends) {
+    if (end >= 0 && end < std::ssize(scores)) score_of(scores, end) = kBanned;
+  }
 }
 
 bool are_finite(std::span<const float> scores) {

@@ -31,8 +31,8 @@ void ban_word(Scores scores, WrittenTokens written, std::span<const int64_t> wor
 struct LogitsRules {
   double repetition_penalty = 1;
   int64_t no_repeat_ngram_size = 0;                      // 0: no such rule
-  std::vector<std::vector<int64_t>> bad_words_ids = {};  // the end alone is no word
-  int64_t min_new_tokens = 0;                            // no text ends before
+  std::vector<std::vector<int64_t>> bad_words_ids = {};  // an end alone is no word
+  int64_t min_new_tokens = 0;                            // no end is written before
   double frequency_penalty = 0, presence_penalty = 0;    // of the new tokens alone
 
   bool change_nothing() const;
@@ -43,8 +43,8 @@ void check(const LogitsRules& rules, int64_t vocabulary);
 
 struct TextSoFar {
   WrittenTokens written;
-  int64_t new_tokens = 0;    // of them
-  int64_t eos_token_id = 0;  // ends a text
+  int64_t new_tokens = 0;              // of them
+  std::span<const int64_t> ends = {};  // tokens that end a text, each; those beyond the vocabulary are never written
 };
 
 // The rules in Hugging Face's order: repetition, n-grams, words, the end.

@@ -15,9 +15,9 @@ using Ids = std::vector<int64_t>;
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
 // The tokens of eight that may still follow `written`.
-Ids allowed(const LogitsRules& rules, const Ids& written) {
+Ids allowed(const LogitsRules& rules, const Ids& written, const Ids& ends = {1}) {
   std::vector<float> scores(8, 1.0f);
-  apply(rules, {.written = written, .new_tokens = static_cast<int64_t>(written.size()) - 1, .eos_token_id = 1}, scores);
+  apply(rules, {.written = written, .new_tokens = static_cast<int64_t>(written.size()) - 1, .ends = ends}, scores);
   Ids tokens;
   for (size_t token = 0; token < scores.size(); ++token) {
     if (scores[token] != kBanned) tokens.push_back(static_cast<int64_t>(token));
@@ -72,6 +72,13 @@ TEST(LogitsRules, BadWordsAreNotCompleted) {
 TEST(LogitsRules, NoTextEndsBeforeItsFewestTokens) {
   EXPECT_THAT(allowed({.min_new_tokens = 2}, {0, 3}), ElementsAre(0, 2, 3, 4, 5, 6, 7));
   EXPECT_THAT(allowed({.min_new_tokens = 2}, {0, 3, 3}), ElementsAre(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+TEST(LogitsRules, EachEndIsOne) {
+  EXPECT_THAT(allowed({.min_new_tokens = 2}, {0, 3}, {1, 4}), ElementsAre(0, 2, 3, 5, 6, 7));
+  EXPECT_EQ(allowed({.min_new_tokens = 2}, {0, 3}, {}).size(), 8U) << "a text without an end";
+  EXPECT_EQ(allowed({.min_new_tokens = 2}, {0, 3}, {-1, 8, int64_t{1} << 40}).size(), 8U) << "ends that are no token";
+  EXPECT_THAT(allowed({.bad_words_ids = {{0}, {1}, {4}}}, {0}, {1, 4}), ElementsAre(1, 2, 3, 4, 5, 6, 7));
 }
 
 TEST(LogitsRules, HoldTogether) {

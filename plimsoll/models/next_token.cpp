@@ -25,7 +25,7 @@ int64_t next_token(std::span<const float> logits, const NextToken& next) {
   std::vector<float> scores;  // under the rules
   if (!next.rules.change_nothing() || !next.allowed.empty()) {
     scores.assign(logits.begin(), logits.end());
-    apply(next.rules, {.written = next.text, .new_tokens = next.new_tokens}, scores);
+    apply(next.rules, {.written = next.text, .new_tokens = next.new_tokens, .ends = next.ends}, scores);
     if (!next.allowed.empty()) ban_others(scores, next.allowed);
     logits = scores;
   }

@@ -11,8 +11,9 @@
 namespace plimsoll::models {
 
 struct NextToken {
-  WrittenTokens text = {};  // so far, the prompt first
-  int64_t new_tokens = 0;   // of them, behind the prompt
+  WrittenTokens text = {};             // so far, the prompt first
+  int64_t new_tokens = 0;              // of them, behind the prompt
+  std::span<const int64_t> ends = {};  // tokens that end a text, for the rules
   const LogitsRules& rules;
   const nn::SamplingOptions& sampling;
   std::span<const uint64_t> allowed = {};  // a bit a token, of those that the rules may leave; empty: all

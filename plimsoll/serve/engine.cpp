@@ -112,6 +112,7 @@ struct Engine::Choice {
     ReplyToken token;
     token.token.id = models::next_token(logits, {.text = text.continued(),
                                                  .new_tokens = text.new_tokens(),
+                                                 .ends = request.ends,
                                                  .rules = request.rules,
                                                  .sampling = request.sampling,
                                                  .allowed = allowed,

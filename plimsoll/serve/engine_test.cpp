@@ -250,7 +250,7 @@ TEST(Engine, RulesThatAllowNoTokenAreAnErrorOfTheReplyAlone) {
   Engine engine(model, {});
   Request request{.prompt = {1}, .max_new_tokens = 3};
   const auto good = engine.submit(request);
-  for (int64_t id = 0; id < model->config.vocabulary; ++id) request.rules.bad_words_ids.push_back({id});
+  for (int64_t id = 1; id < model->config.vocabulary; ++id) request.rules.bad_words_ids.push_back({id});
   request.rules.bad_words_ids.push_back({0, 0});
   const auto bad = engine.submit(request);
   EXPECT_EQ(testing::read_all(*bad).ids, (std::vector<int64_t>{0})) << "the only one that is not banned, once";
@@ -271,6 +271,25 @@ TEST(Engine, TheLastTokenIsKnownAsTheLast) {
   std::vector<int64_t> ends(static_cast<size_t>(engine.vocabulary()));
   std::iota(ends.begin(), ends.end(), 0);
   EXPECT_EQ(last_of({.prompt = {1}, .max_new_tokens = 3, .ends = ends}), (std::vector<bool>{true}));
+}
+
+TEST(Engine, RulesOfTheEndAreOfTheEndsOfTheRequest) {
+  const auto model = testing::tiny_model(0);
+  Engine engine(model, {});
+  Request request{.prompt = {1, 2}, .max_new_tokens = 20};
+  const std::vector<int64_t> free = testing::read_all(*engine.submit(request)).ids;
+  request.ends = {free[0], free[0] + 1, int64_t{1} << 40};
+  request.rules.min_new_tokens = 5;
+  request.rules.bad_words_ids = {{free[0]}};  // an end, and so no word
+  const testing::Written written = testing::read_all(*engine.submit(request));
+  ASSERT_GT(written.ids.size(), 5U);
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_FALSE(written.ids[i] == request.ends[0] || written.ids[i] == request.ends[1]) << i;
+  }
+  EXPECT_EQ(written.ids, testing::written_alone(*model, request, {}).ids);
+  request.rules.min_new_tokens = 0;
+  EXPECT_EQ(testing::read_all(*engine.submit(request)).ids, (std::vector<int64_t>{free[0]}));
+  EXPECT_EQ(testing::written_alone(*model, request, {}).ids, (std::vector<int64_t>{free[0]}));
 }
 
 TEST(Engine, AnySeedIsTaken) {

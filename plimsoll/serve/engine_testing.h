@@ -101,6 +101,7 @@ inline Written written_alone(models::T5ForConditionalGenerationImpl& model, cons
     const std::span<const float> row(logits.const_data_ptr<float>(), static_cast<size_t>(logits.size(1)));
     text.push_back(models::next_token(row, {.text = text,
                                             .new_tokens = i,
+                                            .ends = request.ends,
                                             .rules = request.rules,
                                             .sampling = request.sampling,
                                             .uniform = uniform_of(request, i)}));

@@ -105,14 +105,14 @@ class BeamSearch {
 
 // Log probabilities [texts * beams, vocabulary] under the rules.
 at::Tensor scores_of(const at::Tensor& logits, const std::vector<BeamSearch>& searches,
-                     const T5GenerationOptions& options, int64_t eos_token_id) {
+                     const T5GenerationOptions& options, const int64_t& end) {
   at::Tensor scores = at::log_softmax(logits, -1);
   if (options.rules.change_nothing()) return scores;
   float* row = scores.mutable_data_ptr<float>();
   for (const BeamSearch& search : searches) {
     for (const Beam& beam : search.running()) {
       const auto new_tokens = static_cast<int64_t>(beam.tokens.size()) - 1;
-      apply(options.rules, {.written = beam.tokens, .new_tokens = new_tokens, .eos_token_id = eos_token_id},
+      apply(options.rules, {.written = beam.tokens, .new_tokens = new_tokens, .ends = std::span(&end, 1)},
             {row, static_cast<size_t>(scores.size(1))});
       row += scores.size(1);
     }

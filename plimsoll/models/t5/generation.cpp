@@ -58,7 +58,8 @@ void T5Decoding::apply_rules(at::Tensor& logits) const {
   const int64_t length = written.size(1);
   for (int64_t row = 0; row < logits.size(0); ++row) {
     const WrittenTokens tokens(written.const_data_ptr<int64_t>() + row * length, static_cast<size_t>(length));
-    const TextSoFar text{.written = tokens, .new_tokens = length - 1, .eos_token_id = model_.config.eos_token_id};
+    const TextSoFar text{
+        .written = tokens, .new_tokens = length - 1, .ends = std::span(&model_.config.eos_token_id, 1)};
     apply(options_.rules, text, {logits.mutable_data_ptr<float>() + row * logits.size(1), vocabulary});
   }
 }
