@@ -68,9 +68,14 @@ at::Tensor Decoding::read() {
     std::fill_n(is_token.mutable_data_ptr<bool>() + row, std::max<int64_t>(there, 1), true);
   }
   const Extension extension{.attention_mask = most == fewest ? at::Tensor() : is_token};
-  at::Tensor logits = model_.extend(tokens, cache_, extension).squeeze(1).contiguous();
-  io::check_mapped_files();
-  return logits;
+  try {
+    at::Tensor logits = model_.extend(tokens, cache_, extension).squeeze(1).contiguous();
+    io::check_mapped_files();
+    return logits;
+  } catch (...) {
+    cache_.clear();  // which may have got longer without the tokens
+    throw;
+  }
 }
 
 void Decoding::step(const std::function<bool(const NewToken&)>& sink) {

@@ -49,7 +49,8 @@ class Decoding {
   int64_t begin(std::vector<std::vector<int64_t>> prompts, int64_t max_new_tokens);
 
   bool done() const;
-  // Writes a token of each text that has not ended. sink, if there is one, hears it and says whether it ends the text.
+  // Writes a token of each text that has not ended. sink, if there is one, hears it and says whether it ends the text. What
+  // the model throws leaves the texts as they were: the next step reads all of them again.
   void step(const std::function<bool(const NewToken&)>& sink = {});
 
   const std::vector<int64_t>& text(int64_t index) const { return texts_[static_cast<size_t>(index)]; }

@@ -254,6 +254,29 @@ TEST(Decoder, RefusesWhatItCannotSee) {
   EXPECT_THROW(model->extend(ids_of(config, 1, 5), other), c10::Error);
 }
 
+TEST(Decoding, AStepThatThrowsIsTakenAgain) {
+  Decoder model(testing::small_decoders().front());
+  nn::testing::randomize(*model);
+  model->eval();
+  const std::vector<std::vector<int64_t>> prompts = {{1, 2, 3}, {4, 5, 6, 7, 8}};
+  const auto written = [&](int64_t failing_step) {
+    Decoding decoding(*model, {});
+    decoding.begin(prompts, 6);
+    for (int64_t step = 0; !decoding.done(); ++step) {
+      if (step == failing_step) {
+        nn::ForwardHooks& hooks = *model->units().back().hooks;
+        hooks.before = [] { throw std::bad_alloc(); };
+        EXPECT_THROW(decoding.step(), std::bad_alloc);
+        hooks.before = {};
+      }
+      decoding.step();
+    }
+    return std::pair(decoding.text(0), decoding.text(1));
+  };
+  const auto expected = written(-1);
+  for (const int64_t step : {0, 1, 4}) EXPECT_EQ(written(step), expected) << step;
+}
+
 TEST(Decoding, OfAFileThatIsShortenedThrows) {
   const io::TemporaryDirectory directory;
   save(*Decoder(testing::small_decoders().front()), directory.path());
