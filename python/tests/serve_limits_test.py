@@ -63,6 +63,15 @@ def test_halves_of_requests_leave_room_for_whole_ones(tiny):
         assert served.stop() == 0
 
 
+def test_a_half_of_a_request_does_not_hold_up_the_end(tiny):
+    with serving(tiny) as served, socket.create_connection(("127.0.0.1", served.port)) as half:
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\n")
+        time.sleep(0.5)  # in which a thread begins to read it
+        start = time.monotonic()
+        assert served.stop() == 0
+        assert time.monotonic() - start < REQUEST_SECONDS / 2
+
+
 def test_more_choices_than_there_are_places_are_refused_for_good(tiny):
     with serving(tiny, "--max-batch", 2, "--queue", 3) as served:
         body = {"prompt": "a", "max_tokens": 1}

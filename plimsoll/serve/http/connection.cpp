@@ -80,7 +80,8 @@ bool Connection::is_gone() const { return (events_of(socket_, 0, milliseconds(0)
 bool Connection::is_readable() const {
   if (begin_ < end_) return true;
   for (;;) {
-    const bool is_crowded = crowded_ != nullptr && crowded_();
+    if (signs_.cut && signs_.cut()) return false;
+    const bool is_crowded = signs_.crowded && signs_.crowded();
     const auto left = start_ + (is_crowded ? limits_.crowded : limits_.request) - Clock::now();
     if (left <= left.zero()) return false;
     if (wait_for(socket_, POLLIN, std::min(kLook, std::chrono::ceil<milliseconds>(left)))) return true;

@@ -19,13 +19,17 @@ struct ConnectionLimits {
   size_t lines = size_t{1} << 16;  // bytes of a request that are read one at a time: headers, sizes of chunks
 };
 
+// Questions to the server while a request is waited for; empty: never.
+struct ConnectionSigns {
+  std::function<bool()> crowded = {};  // whether others wait for a thread
+  std::function<bool()> cut = {};      // whether the rest of no request is waited for any more
+};
+
 class Connection final : public httplib::Stream {
  public:
-  using Crowded = std::function<bool()>;  // whether others wait for a thread
-
   // The socket is closed with it.
-  Connection(socket_t socket, const ConnectionLimits& limits, Crowded crowded = {})
-      : socket_(socket), limits_(limits), crowded_(std::move(crowded)) {}
+  Connection(socket_t socket, const ConnectionLimits& limits, ConnectionSigns signs = {})
+      : socket_(socket), limits_(limits), signs_(std::move(signs)) {}
   ~Connection() override;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -59,7 +63,7 @@ class Connection final : public httplib::Stream {
 
   const socket_t socket_;
   const ConnectionLimits limits_;
-  const Crowded crowded_;
+  const ConnectionSigns signs_;
   Clock::time_point start_ = {};  // of the request
   char buffer_[4096];             // httplib reads a line byte by byte
   size_t begin_ = 0, end_ = 0;

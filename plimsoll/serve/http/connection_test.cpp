@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 namespace plimsoll::serve {
@@ -59,7 +60,7 @@ TEST_F(ConnectionTest, ARequestThatDripsIsCutOffWhenItsTimeIsOver) {
 TEST_F(ConnectionTest, AHalfOfARequestIsNotWaitedForLongWhileOthersWait) {
   bool is_crowded = false;
   Connection connection(ends_[0], {.request = std::chrono::hours(1), .crowded = milliseconds(1)},
-                        [&] { return is_crowded; });
+                        {.crowded = [&] { return is_crowded; }});
   send_text("a");
   ASSERT_TRUE(connection.wait_for_request(never));
   char byte = 0;
@@ -69,6 +70,24 @@ TEST_F(ConnectionTest, AHalfOfARequestIsNotWaitedForLongWhileOthersWait) {
   EXPECT_EQ(connection.read(&byte, 1), 1) << "nobody waits";
   is_crowded = true;
   EXPECT_EQ(connection.read(&byte, 1), -1);
+  EXPECT_FALSE(connection.wait_for_request(never));
+}
+
+TEST_F(ConnectionTest, AHalfOfARequestIsNotWaitedForWhenTheServerIsCut) {
+  std::atomic<bool> is_cut = false;
+  Connection connection(ends_[0], {.request = std::chrono::minutes(1)}, {.cut = [&] { return is_cut.load(); }});
+  const auto start = std::chrono::steady_clock::now();
+  send_text("a");
+  ASSERT_TRUE(connection.wait_for_request(never));
+  char byte = 0;
+  EXPECT_EQ(connection.read(&byte, 1), 1);
+  std::thread server([&] {
+    std::this_thread::sleep_for(milliseconds(10));
+    is_cut = true;
+  });
+  EXPECT_EQ(connection.read(&byte, 1), -1);
+  server.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   EXPECT_FALSE(connection.wait_for_request(never));
 }
 

@@ -188,7 +188,7 @@ class Server::Http final : public httplib::Server {
   bool process_and_close_socket(socket_t socket) override {
     // A body may come in chunks, each with its own length, which httplib does not count.
     Connection connection(socket, {.bytes = static_cast<size_t>(2 * options_.most_body_bytes)},
-                          [this] { return pool_->is_crowded(); });
+                          {.crowded = [this] { return pool_->is_crowded(); }, .cut = [this] { return cut_.load(); }});
     for (bool closed = false; !closed && connection.wait_for_request([this] { return stopping_.load(); });) {
       Exchange exchange{.connection = connection};
       own_exchange = &exchange;
