@@ -208,14 +208,13 @@ c10::intrusive_ptr<ServeEngine> serve_engine(const std::string& directory, const
 // None: the queue is full.
 std::optional<c10::intrusive_ptr<ServeReply>> serve_submit(
     const c10::intrusive_ptr<ServeEngine>& engine, std::vector<int64_t> prompt, int64_t max_new_tokens,
-    std::optional<double> temperature, std::optional<int64_t> top_k, std::optional<double> top_p, double min_p,
-    std::optional<double> repetition_penalty, double frequency_penalty, double presence_penalty,
-    std::vector<int64_t> ends, int64_t seed, std::optional<int64_t> top_log_probabilities, std::string adapter,
-    const std::string& response_format) {
+    std::optional<double> temperature, std::optional<int64_t> top_k, std::optional<double> top_p,
+    std::optional<double> min_p, std::optional<double> repetition_penalty, double frequency_penalty,
+    double presence_penalty, std::vector<int64_t> ends, int64_t seed, std::optional<int64_t> top_log_probabilities,
+    std::string adapter, const std::string& response_format) {
   serve::Request request{.prompt = std::move(prompt), .adapter = std::move(adapter), .max_new_tokens = max_new_tokens};
-  request.sampling =
-      app::chosen_sampling(engine->defaults, {.temperature = temperature, .top_k = top_k, .top_p = top_p});
-  request.sampling.min_p = min_p;
+  request.sampling = app::chosen_sampling(engine->defaults,
+                                          {.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p});
   request.rules = engine->defaults.rules;
   request.rules.repetition_penalty = repetition_penalty.value_or(request.rules.repetition_penalty);
   request.rules.frequency_penalty = frequency_penalty;
@@ -269,7 +268,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       &serve_engine);
   library.def(
       "serve_submit(__torch__.torch.classes.plimsoll.ServeEngine engine, int[] prompt, *, int max_new_tokens, "
-      "float? temperature, int? top_k, float? top_p, float min_p, float? repetition_penalty, float frequency_penalty, "
+      "float? temperature, int? top_k, float? top_p, float? min_p, float? repetition_penalty, float frequency_penalty, "
       "float presence_penalty, int[] ends, int seed, int? top_log_probabilities, str adapter, str response_format) "
       "-> "
       "__torch__.torch.classes.plimsoll.ServeReply?",

@@ -19,7 +19,8 @@ GenerationDefaults read_generation_defaults(const std::filesystem::path& directo
   if (members.flag("do_sample", false)) {
     defaults.sampling = {.temperature = members.number("temperature", nn::kUsualSampling.temperature),
                          .top_k = members.integer("top_k", nn::kUsualSampling.top_k),
-                         .top_p = members.number("top_p", nn::kUsualSampling.top_p)};
+                         .top_p = members.number("top_p", nn::kUsualSampling.top_p),
+                         .min_p = members.number("min_p", nn::kUsualSampling.min_p)};
   }
   defaults.rules.repetition_penalty = members.number("repetition_penalty", 1);
   defaults.rules.no_repeat_ngram_size = members.integer("no_repeat_ngram_size", 0);

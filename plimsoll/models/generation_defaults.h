@@ -13,7 +13,7 @@ struct GenerationDefaults {
   LogitsRules rules = {};
 };
 
-// Members do_sample, temperature, top_k, top_p, repetition_penalty and no_repeat_ngram_size of the directory's
+// Members do_sample, temperature, top_k, top_p, min_p, repetition_penalty and no_repeat_ngram_size of the directory's
 // generation_config.json, with transformers' defaults: without the file, or without do_sample, the likeliest token is
 // taken. Throws io::Error, which names the file and the member.
 GenerationDefaults read_generation_defaults(const std::filesystem::path& directory);

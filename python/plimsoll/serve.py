@@ -273,7 +273,7 @@ class Engine:
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
-        min_p: float = 0.0,
+        min_p: float | None = None,
         repetition_penalty: float | None = None,
         frequency_penalty: float = 0.0,
         presence_penalty: float = 0.0,
@@ -287,7 +287,7 @@ class Engine:
         """Asks for a reply to a text or ids, which a T5's encoder reads, and returns at once. From any thread. An empty text is a line
         break, as in `plimsoll generate`, and for a T5 </s> alone.
 
-        max_tokens: at most; None, and more than that: as many as the context has room for. temperature, top_k, top_p and
+        max_tokens: at most; None, and more than that: as many as the context has room for. temperature, top_k, top_p, min_p and
         repetition_penalty None: as the model's generation_config.json says. stop: a text, or up to 16, which end the reply and are
         not in its tokens' texts. end_ids: tokens that end the text; None: the model's. seed: of the draws, any 64 bits; None: one
         of its own. logprobs: 0 for those of the tokens, n for those of the n likeliest besides. adapter: the name of one of the
@@ -313,7 +313,7 @@ class Engine:
             temperature=_optional_number("temperature", temperature, 0, 100),
             top_k=_optional_size("top_k", top_k, _LARGEST),
             top_p=_optional_number("top_p", top_p, 0, 1),
-            min_p=_number("min_p", min_p, 0, 1),
+            min_p=_optional_number("min_p", min_p, 0, 1),
             repetition_penalty=_optional_number("repetition_penalty", repetition_penalty, 1e-3, 1000),
             frequency_penalty=_number("frequency_penalty", frequency_penalty, -2, 2),
             presence_penalty=_number("presence_penalty", presence_penalty, -2, 2),

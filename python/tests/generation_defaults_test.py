@@ -1,9 +1,10 @@
-"""plimsoll generate draws as the directory's generation_config.json says, and as its options say instead."""
+"""plimsoll generate and serve.Engine draw as the directory's generation_config.json says, and as options say instead."""
 
 import json
 
 import pytest
 import tiny_llama
+from plimsoll.serve import Engine
 from program import PROGRAM, done, plimsoll
 
 pytestmark = pytest.mark.skipif(not PROGRAM.is_file(), reason="bin/plimsoll is not built")
@@ -50,6 +51,23 @@ def test_an_option_of_the_draws_asks_for_draws_with_the_rest_as_transformers_has
     assert text_of(usual, "--temperature", 0) == text_of({})
 
 
+def test_min_p_of_the_file_is_kept_to(text_of):
+    draws = {"do_sample": True, "temperature": 1.5, "top_k": 0}
+    assert text_of({**draws, "min_p": 1}) == text_of({}) != text_of(draws), "of the likeliest token alone"
+
+
+def test_an_engine_keeps_to_the_files_min_p_where_none_is_given(tmp_path):
+    folder = tiny_llama.write(tmp_path, end=None)
+    config = {"do_sample": True, "temperature": 1.5, "top_k": 0, "min_p": 1}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    with Engine(folder) as engine:
+
+        def ids(**options):
+            return [token.id for token in engine.submit([1, 2], max_tokens=20, seed=1, **options)]
+
+        assert ids() == ids(min_p=1) == ids(temperature=0) != ids(min_p=0)
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -57,6 +75,7 @@ def test_an_option_of_the_draws_asks_for_draws_with_the_rest_as_transformers_has
         ({"do_sample": "yes"}, "do_sample: expected true or false"),
         ({"do_sample": True, "temperature": -1}, "expected temperature"),
         ({"do_sample": True, "top_p": 2}, "top_p in [0, 1]"),
+        ({"do_sample": True, "min_p": 2}, "min_p in [0, 1]"),
         ({"do_sample": True, "top_k": 1.5}, "top_k: expected an integer"),
         ({"repetition_penalty": 0}, "expected a finite repetition_penalty > 0, got 0"),
     ],

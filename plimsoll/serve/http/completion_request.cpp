@@ -152,10 +152,9 @@ void read_common(Body& body, std::string_view text, const ServedModel& served, s
   body.take_empty({"functions", "logit_bias", "metadata", "tools"});
   app::SamplingChoice sampling{.temperature = body.number("temperature", 0, 100),
                                .top_k = body.integer("top_k", 0, kMost),
-                               .top_p = body.number("top_p", 0, 1)};
-  const std::optional<double> min_p = body.number("min_p", 0, 1);
+                               .top_p = body.number("top_p", 0, 1),
+                               .min_p = body.number("min_p", 0, 1)};
   request.sampling = app::chosen_sampling(served.model.generation, sampling);
-  request.sampling.min_p = min_p.value_or(0);
   request.rules = served.model.generation.rules;
   request.rules.repetition_penalty = body.number(is_llama_cpp ? "repeat_penalty" : "repetition_penalty", 1e-3, 1000)
                                          .value_or(request.rules.repetition_penalty);
