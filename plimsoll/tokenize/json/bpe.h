@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +29,8 @@ struct BpeScratch {
   };
   std::vector<Symbol> symbols;
   std::vector<Candidate> queue;
+
+  size_t bytes() const { return symbols.capacity() * sizeof(Symbol) + queue.capacity() * sizeof(Candidate); }
 };
 
 class Bpe {

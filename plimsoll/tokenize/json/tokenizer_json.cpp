@@ -20,6 +20,8 @@ namespace plimsoll::tokenize {
 namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 30;
+// Memory that a thread's next text finds: as much as a word of some ten thousand characters takes.
+constexpr size_t kMostKeptBytes = size_t{1} << 20;
 
 Fields model_of(const Fields& file) {
   Fields model = file.object("model");
@@ -34,7 +36,6 @@ Fields model_of(const Fields& file) {
 struct TokenizerJson::Workplace {
   BpeScratch scratch;
   WordCache cache;
-  std::vector<int64_t> word_ids;
 };
 
 struct TokenizerJson::Pipeline {
@@ -75,6 +76,7 @@ class TokenizerJson::Borrowed {
     }
   }
   ~Borrowed() {
+    if (workplace_->scratch.bytes() > kMostKeptBytes) workplace_->scratch = {};
     const std::lock_guard lock(pipeline_.mutex);
     pipeline_.free_workplaces.push_back(std::move(workplace_));
   }

@@ -1,6 +1,7 @@
 #include "plimsoll/tokenize/json/tokenizer_json.h"
 
 #include <gmock/gmock.h>
+#include <malloc.h>
 
 #include <thread>
 
@@ -63,16 +64,33 @@ TEST(BytePairEncoding, FallsBackToBytesThatTheVocabularyHas) {
   EXPECT_THAT(load(file).encode("é€"), ElementsAre(0, 1, 4));
 }
 
-TEST(BytePairEncoding, TakesAMillionCharactersInOneWord) {
-  // a, aa, aaaa, ..., 2^10 times a: tokens 0 to 10. A rescan after each merge would take 10^12 steps.
+// a, aa, aaaa, ..., 2^10 times a: tokens 0 to 10.
+json file_of_powers() {
   json vocabulary = {{"a", 0}}, merges = json::array();
   for (int power = 1; power <= 10; ++power) {
     const std::string half(size_t{1} << (power - 1), 'a');
     vocabulary[half + half] = power;
     merges.push_back(half + " " + half);
   }
-  const TokenizerJson tokenizer = load(file_of(vocabulary, merges));
-  EXPECT_EQ(tokenizer.encode(std::string(1 << 20, 'a')), Ids(1 << 10, 10));
+  return file_of(vocabulary, merges);
+}
+
+// A rescan after each merge would take 10^12 steps.
+TEST(BytePairEncoding, TakesAMillionCharactersInOneWord) {
+  EXPECT_EQ(load(file_of_powers()).encode(std::string(1 << 20, 'a')), Ids(1 << 10, 10));
+}
+
+TEST(BytePairEncoding, GivesBackTheMemoryOfALongWord) {
+  const TokenizerJson tokenizer = load(file_of_powers());
+  const std::string text(1 << 20, 'a');
+  tokenizer.encode("a");
+  const auto allocated = [] {
+    const struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  const size_t before = allocated();
+  EXPECT_EQ(tokenizer.encode(text).size(), size_t{1} << 10);
+  EXPECT_LT(allocated(), before + (size_t{4} << 20)) << "a symbol takes 12 bytes, a pair 24";
 }
 
 json with_added(const json& tokens) {
