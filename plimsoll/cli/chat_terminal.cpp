@@ -8,7 +8,6 @@
 #include "plimsoll/app/process/interrupt.h"
 #include "plimsoll/cli/output.h"
 #include "plimsoll/cli/report_errors.h"
-#include "plimsoll/io/error.h"
 
 namespace plimsoll::cli {
 namespace {
@@ -39,9 +38,7 @@ void run_chat(const Reply& reply, const std::function<void()>& reset) {
       const app::WrittenText written = reply(line, [&] { return interrupt.requested(); });
       if (written.end == app::TextEnd::kNotFinite) return;
       if (is_terminal && written.end == app::TextEnd::kLength) write_text("(cut off)\n");
-    } catch (const app::UsageError& error) {  // too long a conversation
-      print_warning(error.what());
-    } catch (const io::Error& error) {  // no UTF-8
+    } catch (const app::UsageError& error) {  // too long a conversation, or no UTF-8
       print_warning(error.what());
     }
   }

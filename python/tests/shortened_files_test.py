@@ -7,7 +7,9 @@ from functools import partial
 
 import plimsoll
 import pytest
+import tiny_llama
 import torch
+from chat_template_test import TEMPLATES
 from plimsoll.shard import Checkpoint, CheckpointSaver, open_checkpoint, to_distributed_checkpoint, to_safetensors
 from plimsoll.t5 import T5ForConditionalGeneration
 from t5_models import inputs, make, save
@@ -134,3 +136,17 @@ def test_training_data_that_is_shortened_is_one_line(tmp_path):
     _, said = process.communicate(timeout=300)
     assert process.returncode == 1, said
     assert said.splitlines()[-1] == f"plimsoll: {data}: {LOST} (shortened by another process?)"
+
+
+def test_a_chat_whose_model_is_shortened_ends_with_one_line(tmp_path):
+    folder = tiny_llama.write(tmp_path, end=None, specials=("<|im_start|>", "<|im_end|>"), template=TEMPLATES["chatml"])
+    words = [str(PROGRAM), "generate", "--model", str(folder), "--chat", "--tokens", "2", "--temperature", "0", "--threads", "1"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write("hi\n")
+        process.stdin.flush()
+        assert process.stdout.readline()
+        shorten(folder / "model.safetensors", 0)
+        _, said = process.communicate("there\nagain\n", timeout=300)
+    assert process.returncode == 1 and said.splitlines() == [said.strip()] and LOST in said, said

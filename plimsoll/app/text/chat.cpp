@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "plimsoll/app/error.h"
+#include "plimsoll/io/error.h"
 
 namespace plimsoll::app {
 
@@ -16,10 +17,18 @@ void Chat::reset() {
   if (system_) messages_.push_back({"system", *system_});
 }
 
+std::string Chat::prompt_of(const std::vector<tokenize::ChatMessage>& messages) const {
+  try {
+    return template_.render(messages, tokenize::ReplyPrompt::kAdd).text;
+  } catch (const io::Error& error) {
+    refuse("chat: {}", std::string(error.what()));
+  }
+}
+
 WrittenText Chat::reply(const std::string& message, const TextObserver& observer) {
   std::vector<tokenize::ChatMessage> messages = messages_;
   messages.push_back({"user", message});
-  const std::string prompt = template_.render(messages, tokenize::ReplyPrompt::kAdd).text;
+  const std::string prompt = prompt_of(messages);
   const std::vector<int64_t> ids = encode(model_, prompt, tokenize::Specials::kWithout, "chat");
   const int64_t room = model_.model->context() - static_cast<int64_t>(ids.size());
   if (room < 1) {

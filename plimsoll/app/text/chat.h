@@ -17,12 +17,14 @@ class Chat {
   Chat(const TextModel& model, WritingOptions options, std::optional<std::string> system);
 
   // The model's reply, which joins the conversation together with the message. Throws UsageError, and leaves the
-  // conversation as it was, if the model cannot see that much text.
+  // conversation as it was, if the model cannot see that much text, or the chat template refuses the message.
   WrittenText reply(const std::string& message, const TextObserver& observer);
   // Forgets all messages.
   void reset();
 
  private:
+  std::string prompt_of(const std::vector<tokenize::ChatMessage>& messages) const;
+
   const TextModel& model_;
   tokenize::ChatTemplate template_;
   TextWriter writer_;
