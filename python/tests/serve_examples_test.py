@@ -125,6 +125,8 @@ def test_its_own_completion(client, server):
     schema = {"type": "json_schema", "json_schema": {"name": "no", "schema": {"type": "boolean"}}}
     formatted = json.loads(post(server, "/completion", {**WEBSITE, "response_format": schema})[1])
     assert (formatted["content"], formatted["stop_type"]) in (("true", "eos"), ("false", "eos"))
+    both = json.loads(post(server, "/completion", {**WEBSITE, "response_format": schema, "stop": ["never"]})[1])
+    assert both == formatted
 
 
 def test_its_own_completion_as_events(server):

@@ -69,10 +69,10 @@ const char* finish_reason(TextEnd end) {
   return "length";
 }
 
-// Without stop strings a text that ended is one whose format was complete.
-const char* stop_type(TextEnd end, bool has_stops) {
-  if (end == TextEnd::kToken || (end == TextEnd::kStop && !has_stops)) return "eos";
-  return end == TextEnd::kStop ? "word" : "limit";
+// A text that ended without a token for it, and without a stop string, is one whose format was complete.
+const char* stop_type(const ReplyText& reply) {
+  if (reply.stopped()) return "word";
+  return reply.end() == TextEnd::kToken || reply.end() == TextEnd::kStop ? "eos" : "limit";
 }
 
 std::string event(const json& value) { return "data: " + dump(value) + "\n\n"; }
@@ -93,24 +93,39 @@ Completion::Completion(Engine& engine, const ServedModel& served, CompletionRequ
     const tokenize::Tokenizer& tokenizer = *served.model.tokenizer;
     choices_.push_back({i, ReplyText(tokenizer, request_.stops, submit(engine, request_.request_of(i))),
                         tokenize::TokenTexts(tokenizer), request_.echo});
+    choices_.back().reply.when_ready([bell = bell_] { bell->ring(); });
   }
+}
+
+void Completion::Bell::ring() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    rung_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Completion::Bell::wait_for(std::chrono::milliseconds time) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  changed_.wait_for(lock, time, [&] { return rung_; });
+  rung_ = false;
 }
 
 bool Completion::follow(const std::function<bool(Choice&, const ReplyPiece&)>& hear, const Gone& gone) {
   for (;;) {
-    Choice* open = nullptr;
+    bool is_open = false;
     for (Choice& choice : choices_) {
-      while (!choice.reply.ended() && choice.reply.wait_for(std::chrono::milliseconds(0))) {
+      while (!choice.reply.ended() && choice.reply.is_ready()) {
         if (gone()) return false;
         const std::optional<ReplyPiece> piece = choice.reply.next();
         if (piece && piece->token) ++record_->completion_tokens;
         if (piece && !hear(choice, *piece)) return false;
       }
-      if (!choice.reply.ended()) open = &choice;
+      is_open = is_open || !choice.reply.ended();
     }
-    if (open == nullptr) return true;
+    if (!is_open) return true;
     if (gone()) return false;
-    open->reply.wait_for(kPatience);
+    bell_->wait_for(kPatience);
   }
 }
 
@@ -140,7 +155,7 @@ json Completion::llama_cpp(const std::string& text, const Choice* ended) const {
   json result = {{"content", text}, {"stop", ended != nullptr}};
   if (ended == nullptr) return result;
   record_finish(*ended);
-  result["stop_type"] = stop_type(ended->reply.end(), !request_.stops.empty());
+  result["stop_type"] = stop_type(ended->reply);
   result["model"] = record_->model;
   result["tokens_evaluated"] = record_->prompt_tokens;
   result["tokens_predicted"] = record_->completion_tokens;

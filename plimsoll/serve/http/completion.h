@@ -1,8 +1,11 @@
 // The replies to a CompletionRequest as OpenAI's JSON or llama.cpp's, whole or as events.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -53,6 +56,18 @@ class Completion {
     TextOffsets offsets = {};
   };
 
+  // A bell that any of the replies rings when it has something to read.
+  class Bell {
+   public:
+    void ring();
+    void wait_for(std::chrono::milliseconds time);  // until it rings, or has rung since the last call
+
+   private:
+    std::mutex mutex_;
+    std::condition_variable changed_;
+    bool rung_ = false;
+  };
+
   // Calls hear(choice, piece) as the pieces come; false from it, or gone, ends that. Returns whether all have ended.
   bool follow(const std::function<bool(Choice&, const ReplyPiece&)>& hear, const Gone& gone);
   // The finish reason of a choice that has ended, which goes into the record. Throws ApiError if it failed.
@@ -70,6 +85,7 @@ class Completion {
   const CompletionRequest request_;
   const std::string id_;
   const int64_t created_;
+  const std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();  // the replies may outlive the completion
   std::vector<Choice> choices_;
   const std::shared_ptr<CompletionRecord> record_;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -29,12 +30,13 @@ class ReplyText {
   ReplyText(ReplyText&&) = default;
   ReplyText& operator=(ReplyText&&) = delete;
 
-  // Whether next() returns at once, waiting for so long.
-  bool wait_for(std::chrono::milliseconds time) { return ended_ || reply_->wait_for(time); }
+  bool is_ready() { return ended_ || reply_->wait_for(std::chrono::milliseconds(0)); }  // next() returns at once
+  void when_ready(std::function<void()> call) { reply_->when_ready(std::move(call)); }  // as Reply's
   // None when the reply has ended.
   std::optional<ReplyPiece> next();
 
   bool ended() const { return ended_; }
+  bool stopped() const { return stops_.reached(); }  // by one of the texts
   models::TextEnd end() const { return end_; }
   std::string error() const { return reply_->error(); }
   int64_t tokens() const { return tokens_; }
