@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "plimsoll/app/finetune/adapters.h"
+#include "plimsoll/app/finetune/testing.h"
 #include "plimsoll/io/testing.h"
 
 namespace plimsoll::app {
@@ -14,16 +14,7 @@ namespace {
 class SmallerRunOf : public testing::Test {
  protected:
   SmallerRunOf() {
-    io::write_plainly(directory_ / "config.json", nlohmann::json{{"model_type", "llama"},
-                                                                 {"vocab_size", 300},
-                                                                 {"hidden_size", 64},
-                                                                 {"num_hidden_layers", 2},
-                                                                 {"num_attention_heads", 4},
-                                                                 {"num_key_value_heads", 2},
-                                                                 {"intermediate_size", 160},
-                                                                 {"max_position_embeddings", 128},
-                                                                 {"tie_word_embeddings", true}}
-                                                      .dump());
+    io::write_plainly(directory_ / "config.json", tiny_llama(true).dump());
     full_.run.source = directory_.path();
   }
 
