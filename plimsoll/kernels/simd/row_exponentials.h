@@ -52,7 +52,7 @@ PLIMSOLL_INLINE F32x16 exponential(F32x16 x, F32x16 top) { return exp2_bounded(m
 template <format::Format kFormat>
 PLIMSOLL_INLINE void prefetch_half(const char* half, int64_t i) {
   constexpr int64_t kBytes = format::bytes(kFormat);
-  for (int64_t byte = 0; byte < 32 * kBytes; byte += 64) __builtin_prefetch(half + i / 2 * kBytes + byte, 0, 2);
+  for (int64_t byte = 0; byte < 32 * kBytes; byte += 64) prefetch_to_l2(half, i / 2 * kBytes + byte);
 }
 
 // A row of logits, and what is known of its exponentials.

@@ -37,7 +37,7 @@ class JsonFormat {
   JsonState after(JsonState state, int64_t token) const;
   // The tokens that may follow, at least one unless the text must end.
   std::shared_ptr<const TokenMask> allowed(const JsonState& state) const;
-  // Those, and the tokens that end a text where it is complete. An end that is no token is left out.
+  // The same, with the tokens that end a text where it is complete. An end that is no token is left out.
   TokenMask allowed(const JsonState& state, std::span<const int64_t> ends) const;
 
   const TokenTrie& tokens() const { return *tokens_; }
