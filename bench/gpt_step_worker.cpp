@@ -32,6 +32,7 @@
 #include "plimsoll/ops/memory/saved_bytes.h"
 #include "plimsoll/optim/adamw.h"
 #include "plimsoll/recipe/recipe.h"
+#include "plimsoll/runtime/thread_places.h"
 
 namespace {
 
@@ -217,6 +218,7 @@ void serve(Step& step) {
 
 int main(int argc, char** argv) {
   use_caching_allocator();
+  runtime::keep_threads_apart();  // both as the commands do
   Options options;
   CLI::App command("Plimsoll's training step, run on request");
   command.add_option("--layers", options.shape.layers);

@@ -6,6 +6,7 @@
 
 #include "plimsoll/runtime/isa_scope.h"
 #include "plimsoll/runtime/overflow_traps.h"
+#include "plimsoll/runtime/thread_places.h"
 #include "plimsoll/runtime/threads.h"
 
 namespace plimsoll::runtime {
@@ -18,13 +19,15 @@ void Team::wait() const {
 void run_team(TeamFunction body) {
   OverflowLog* const log = overflow_log();
   const std::optional<Isa> scoped = scoped_isa();
-  if (threads() == 1) {
+  const int pool = threads();
+  if (pool == 1) {
     const ArmOverflow arm(log);
     body(Team(0, 1));
     return;
   }
-#pragma omp parallel num_threads(threads())
+#pragma omp parallel num_threads(pool)
   {
+    take_place(omp_get_thread_num(), pool);
     std::optional<ScopedIsa> scope;
     if (scoped) scope.emplace(*scoped);
     const ArmOverflow arm(log);

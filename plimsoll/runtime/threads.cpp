@@ -16,6 +16,7 @@
 
 #include "plimsoll/runtime/divide_up.h"
 #include "plimsoll/runtime/overflow_traps.h"
+#include "plimsoll/runtime/thread_places.h"
 
 namespace plimsoll::runtime {
 namespace {
@@ -103,7 +104,8 @@ void parallel_for(int64_t count, int64_t grain, RangeFunction body) {
   if (count <= 0) return;
   grain = std::max<int64_t>(grain, 1);
   const int64_t grains = divide_up(count, grain);
-  const int team = static_cast<int>(std::min<int64_t>(grains, threads()));
+  const int pool = threads();
+  const int team = static_cast<int>(std::min<int64_t>(grains, pool));
   OverflowLog* const log = overflow_log();
   if (team <= 1) {
     const ArmOverflow arm(log);
@@ -113,6 +115,7 @@ void parallel_for(int64_t count, int64_t grain, RangeFunction body) {
   const std::span<Share> shares = shares_of(grains, team);
 #pragma omp parallel num_threads(team)
   {
+    take_place(omp_get_thread_num(), pool);
     const auto index = static_cast<size_t>(omp_get_thread_num());
     const ArmOverflow arm(log);
     for (size_t i = 0; i < shares.size(); ++i) shares[(index + i) % shares.size()].run(grain, count, body);
