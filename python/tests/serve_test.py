@@ -1,19 +1,16 @@
-"""`plimsoll serve`: the replies that `plimsoll generate` gives, through OpenAI's own client; wrong requests, clients that go away,
-and the end of the server."""
+"""`plimsoll serve`: the replies that `plimsoll generate` gives, through OpenAI's own client; wrong requests, clients that go away."""
 
 import contextlib
 import http.client
 import json
 import re
-import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-import tiny_llama
-from program import generated, plimsoll
+from program import generated
 from served import CONTEXT, MESSAGES, openai, serving, streaming, write_tiny
 
 
@@ -234,60 +231,6 @@ def test_numbers_that_are_integers_and_any_seed_are_taken(server):
     assert len(json.loads(ask(max_tokens=99, seed=1, **body).choices[0].text)) == 2
 
 
-# A text that is written whole whatever the model would say, whose characters are no tokens of the tiny tokenizer.
-FORCED = "a\U0001f496\u65e5\u672c\u00e9z"
-SPECIAL = re.compile(r"<\|.*\|>")  # tokens that are not in the text
-FORCING = {"response_format": {"type": "json_schema", "schema": {"const": FORCED}}}
-
-
-def spelled(text):
-    """The bytes of a token as a completion has it."""
-    if not text.startswith("bytes:"):
-        return text.encode()
-    return re.sub(rb"\\x(..)", lambda found: bytes.fromhex(found[1].decode()), text.removeprefix("bytes:").encode())
-
-
-def test_bytes_of_a_chats_tokens_join_to_the_text(server):
-    for body in (FORCING, {"temperature": 1, "seed": 4}):
-        options = {
-            "model": "any",
-            "messages": MESSAGES,
-            "max_tokens": 99,
-            "logprobs": True,
-            "top_logprobs": 5,
-            "extra_body": body,
-        }
-        choice = server.client.chat.completions.create(**options).choices[0]
-        tokens = choice.logprobs.content
-        joined = b"".join(bytes(token.bytes) for token in tokens if not SPECIAL.fullmatch(token.token))
-        assert joined.decode(errors="replace") == choice.message.content
-        pieces = [token for token in tokens if token.token.startswith("\\x")]
-        assert len(pieces) > 5, "the text has characters of several tokens"
-        for each in [*tokens, *(other for token in tokens for other in token.top_logprobs)]:
-            assert each.bytes and "\ufffd" not in each.token
-            assert "\\x" in each.token or each.token.encode() == bytes(each.bytes)
-        if body is FORCING:
-            assert json.loads(choice.message.content) == FORCED and pieces[0].token == "\\xf0"
-
-
-def test_offsets_of_a_completions_tokens_are_places_in_its_text(server):
-    for body in (FORCING, {"temperature": 1, "seed": 4}):
-        options = {"model": "any", "prompt": "a", "max_tokens": 99, "logprobs": 5, "extra_body": body}
-        choice = server.client.completions.create(**options).choices[0]
-        logprobs, before = choice.logprobs, b""
-        for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
-            if body is FORCING:
-                assert offset == len(before.decode(errors="ignore")), token
-            before += b"" if SPECIAL.fullmatch(token) else spelled(token)
-        assert before.decode(errors="replace") == choice.text
-        assert logprobs.text_offset == sorted(logprobs.text_offset) and logprobs.text_offset[-1] < len(choice.text)
-        assert body is not FORCING or {"bytes:\\xf0", "bytes:\\x9f"} <= set(logprobs.tokens)
-        streamed = [piece.choices[0].logprobs for piece in server.client.completions.create(**options, stream=True)]
-        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
-            joined = [value for each in streamed if each for value in getattr(each, name)]
-            assert joined == getattr(logprobs, name), name
-
-
 def test_what_is_no_request_is_refused(server):
     post = lambda body, **headers: server.ask("POST", "/v1/completions", body, headers)[0]
     assert post(b"") == post(b"{") == post(b"[]") == post(b"null") == post(b'{"prompt": "\xff"}') == 400
@@ -387,73 +330,4 @@ def test_a_reply_that_takes_too_long_is_ended(server, tiny):
                 ended.result()
         served.wait_until_idle()
         assert served.client.completions.create(**short).choices[0].text == expected
-        assert served.stop() == 0
-
-
-def test_sigterm_lets_replies_end(tiny):
-    with serving(tiny, "--drain", 600) as served:
-        _, response = streaming(served, 1000)
-        served.process.send_signal(signal.SIGTERM)
-        assert response.read().endswith(b"data: [DONE]\n\n")
-        assert served.ended() == 0
-
-
-def error_in(log):
-    (line,) = [line for line in map(json.loads, log.read_text().splitlines()) if line["path"] == "/v1/completions"]
-    return line["error"]
-
-
-def test_a_second_sigterm_ends_replies_at_once(tiny, tmp_path):
-    log = tmp_path / "log"
-    with serving(tiny, "--drain", 600, "--json", log) as served:
-        _, response = streaming(served, CONTEXT - 100)
-        served.process.send_signal(signal.SIGTERM)
-        assert served.process.stdout.readline() == "stopping\n"
-        served.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(http.client.IncompleteRead):
-            assert not response.read().endswith(b"data: [DONE]\n\n")
-        assert served.ended() == 0
-    assert "before the drain ends" in error_in(log)
-
-
-def test_replies_that_take_longer_than_the_drain_are_cut(tiny, tmp_path):
-    with serving(tiny, "--drain", 0, "--json", tmp_path / "log") as served:
-        _, response = streaming(served, CONTEXT - 100)
-        served.process.send_signal(signal.SIGTERM)
-        with contextlib.suppress(http.client.IncompleteRead):
-            assert not response.read().endswith(b"data: [DONE]\n\n")
-        assert served.ended() == 0
-    assert "before the drain ends" in error_in(tmp_path / "log") and "client" not in error_in(tmp_path / "log")
-
-
-def test_what_cannot_be_served_is_one_line_at_the_start(tiny, tmp_path):
-    bare = tmp_path / "without a chat template"
-    bare.mkdir()
-    tiny_llama.write(bare, end=None, max_position_embeddings=CONTEXT)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        for code, options, text in (
-            (1, ("--model", bare, "--memory", 1e-6), "expected a memory of"),
-            (1, ("--model", bare, "--port", taken.getsockname()[1]), "expected an address that is free"),
-            (1, ("--model", tiny, "--port", taken.getsockname()[1]), "expected an address that is free"),
-            (1, ("--model", tiny, "--memory", 1e-6), "expected a memory of"),
-            (1, ("--model", tiny, "--max-context", CONTEXT + 1), f"expected a max_context of at most the {CONTEXT} tokens that"),
-            (1, ("--model", tmp_path), "expected a Hugging Face directory with its config.json, a checkpoint or"),
-            (2, ("--model", tmp_path / "nowhere"), "nowhere"),
-            (
-                1,
-                ("--model", tiny, "--host", "nope.invalid"),
-                "expected a host, or an address, that this machine knows, got nope.inv",
-            ),
-            (2, ("--model", tiny, "--max-batch", 0), "--max-batch"),
-            (2, ("--model", tiny, "--api-key", ""), "--api-key: expected a key of one character or more, got an empty one"),
-            (
-                2,
-                ("--model", tiny, "--max-context", 1),
-                "--max-context: expected 0, or at least 2 for a prompt and its reply, got 1",
-            ),
-        ):
-            result = plimsoll("serve", *options)
-            assert result.returncode == code and text in result.stderr and result.stderr.count("\n") == 1, result
-    (least,) = re.findall(r"\(([\d.]+) GiB\)", plimsoll("serve", "--model", tiny, "--memory", 1e-6).stderr)
-    with serving(tiny, "--memory", least) as served:
         assert served.stop() == 0

@@ -11,14 +11,13 @@
 #include <ctime>
 #include <mutex>
 #include <new>
-#include <span>
 #include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "plimsoll/app/error.h"
-#include "plimsoll/io/sha256.h"
+#include "plimsoll/serve/http/access_key.h"
 #include "plimsoll/serve/http/api_error.h"
 #include "plimsoll/serve/http/completion.h"
 #include "plimsoll/serve/http/connection.h"
@@ -50,23 +49,6 @@ struct Exchange {
 
 // The exchange of the request that this thread answers: httplib's handlers do not get it.
 thread_local Exchange* own_exchange = nullptr;
-
-// Whether both are the same, in a time that does not tell where they differ.
-bool are_same_digests(const std::string& a, const std::string& b) {
-  unsigned different = a.size() == b.size() ? 0 : 1;
-  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) different |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return different == 0;
-}
-
-// The key of a header Authorization; empty: it has none. The scheme may be written in any case (RFC 9110, 11.1).
-std::string key_of(const std::string& authorization) {
-  constexpr std::string_view kScheme = "bearer ";
-  const auto is_same = [](char a, char b) { return (a >= 'A' && a <= 'Z' ? a - 'A' + 'a' : a) == b; };
-  const bool has_key = std::ranges::equal(authorization.substr(0, kScheme.size()), kScheme, is_same);
-  return has_key ? authorization.substr(kScheme.size()) : "";
-}
-
-std::string digest_of(const std::string& text) { return io::sha256(std::as_bytes(std::span(text))); }
 
 void answer(httplib::Response& response, const ApiError& error) {
   own_exchange->error = error.what();
@@ -150,7 +132,7 @@ void expect_free_address(const ServerOptions& options) {
 class Server::Http final : public httplib::Server {
  public:
   Http(Engine& engine, ServedModel served, ServerOptions options)
-      : engine_(engine), served_(std::move(served)), options_(std::move(options)), key_(digest_of(options_.api_key)) {
+      : engine_(engine), served_(std::move(served)), options_(std::move(options)), key_(options_.api_key) {
     new_task_queue = [this] { return workers_.release(); };
     set_tcp_nodelay(true);  // each event of a stream is sent at once
     set_payload_max_length(static_cast<size_t>(options_.most_body_bytes));
@@ -321,8 +303,8 @@ class Server::Http final : public httplib::Server {
 
   // The page and its health are for everybody.
   bool let_in(const httplib::Request& request, httplib::Response& response) const {
-    if (options_.api_key.empty() || request.path == "/" || request.path == "/health") return true;
-    if (are_same_digests(digest_of(key_of(request.get_header_value("Authorization"))), key_)) return true;
+    if (request.path == "/" || request.path == "/health") return true;
+    if (key_.lets_in(request.get_header_value("Authorization"))) return true;
     answer(response, ApiError(401, "expected the key of this server, got another or none", "", "invalid_api_key"));
     return false;
   }
@@ -388,7 +370,7 @@ class Server::Http final : public httplib::Server {
   Engine& engine_;
   const ServedModel served_;
   const ServerOptions options_;
-  const std::string key_;  // digest of what lets in
+  const AccessKey key_;
   int port_ = 0;
   std::atomic<bool> stopping_ = false, cut_ = false;
   std::atomic<int64_t> under_way_ = 0;
