@@ -6,7 +6,7 @@ find_program(PLIMSOLL_NVCC nvcc HINTS /usr/local/cuda/bin DOC "CUDA's compiler, 
 mark_as_advanced(PLIMSOLL_NVCC)
 
 # No contraction, as on hosts: what is fused is an explicit fma. Warnings are errors.
-set(PLIMSOLL_NVCC_FLAGS -std=c++20 -fmad=false -Werror all-warnings -Xptxas -Werror -I${CMAKE_SOURCE_DIR})
+set(PLIMSOLL_NVCC_FLAGS -std=c++20 -fmad=false -Werror all-warnings -Xptxas -Werror)
 # From one intermediate code for those that convert FP8 and one for those that do not: no kernel asks for more.
 set(PLIMSOLL_CUDA_ARCHITECTURES compute_80,code=sm_80 compute_90,code=sm_90a compute_90,code=sm_100a compute_90,code=sm_120)
 
@@ -23,7 +23,7 @@ function(plimsoll_nvcc source file comment)
   list(JOIN PLIMSOLL_NVCC_FLAGS " " flags)
   add_custom_command(OUTPUT ${file} ${log}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${directory}
-    COMMAND sh -c "{ ${PLIMSOLL_NVCC} --version && ${PLIMSOLL_NVCC} ${flags} ${options} ${source} -o ${file}; } > ${log} 2>&1 || { cat ${log}; exit 1; }"
+    COMMAND sh -c "{ ${PLIMSOLL_NVCC} --version && ${PLIMSOLL_NVCC} ${flags} -I${CMAKE_SOURCE_DIR} ${options} ${source} -o ${file}; } > ${log} 2>&1 || { cat ${log}; exit 1; }"
     DEPENDS ${source} ${depfile} COMMENT ${comment} VERBATIM)
 endfunction()
 
@@ -65,18 +65,37 @@ function(plimsoll_assembler_logs result)
   set(${result} ${logs} PARENT_SCOPE)
 endfunction()
 
-# SHA-256 of the sources of device code, for which a card's report (docs/results/gpu.json) holds.
+# Files that device code and its launches are made of: ARGN, the .cu files; *_launch.h; and all that these include. The list is
+# written to BUILD/ptx/sources.txt, too, where tools/check_cuda finds each file that nvcc read.
+function(plimsoll_device_sources result)
+  set(found)
+  file(GLOB left CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/plimsoll/kernels/*/*_launch.h)
+  foreach(source IN LISTS ARGN)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${CMAKE_SOURCE_DIR})
+    list(APPEND left ${source})
+  endforeach()
+  while(left)
+    list(POP_FRONT left source)
+    if(NOT source IN_LIST found)
+      list(APPEND found ${source})
+      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${source})
+      file(STRINGS ${CMAKE_SOURCE_DIR}/${source} includes REGEX "^#include \"plimsoll/")
+      list(TRANSFORM includes REPLACE "^#include \"([^\"]+)\".*" "\\1")
+      list(APPEND left ${includes})
+    endif()
+  endwhile()
+  list(SORT found)
+  list(JOIN found "\n" lines)
+  file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/ptx/sources.txt CONTENT "${lines}\n" @ONLY)
+  set(${result} ${found} PARENT_SCOPE)
+endfunction()
+
+# SHA-256 of the sources of device code and of nvcc's options, for which a card's report (docs/results/gpu.json) holds.
 function(plimsoll_device_sources_hash result)
-  file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_SOURCE_DIR}
-       ${CMAKE_SOURCE_DIR}/plimsoll/format/*.h ${CMAKE_SOURCE_DIR}/plimsoll/kernels/cuda/*.cuh
-       ${CMAKE_SOURCE_DIR}/plimsoll/kernels/*/*.cu ${CMAKE_SOURCE_DIR}/plimsoll/kernels/*/*_element.h
-       ${CMAKE_SOURCE_DIR}/plimsoll/kernels/*/*_launch.h)
-  list(SORT sources)
-  set(all)
-  foreach(source IN LISTS sources)
+  set(all "${PLIMSOLL_NVCC_FLAGS} ${PLIMSOLL_CUDA_ARCHITECTURES}\n")
+  foreach(source IN LISTS ARGN)
     file(SHA256 ${CMAKE_SOURCE_DIR}/${source} hash)
     string(APPEND all "${hash} ${source}\n")
-    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${source})
   endforeach()
   string(SHA256 hash "${all}")
   set(${result} ${hash} PARENT_SCOPE)
@@ -109,8 +128,11 @@ function(plimsoll_device_images result)
   set(hash "")
   set(verified_on "")
   set(content "#include \"plimsoll/kernels/cuda/device_images.h\"\n\n")
+  if(PLIMSOLL_NVCC)
+    plimsoll_device_sources(sources ${ARGN})
+  endif()
   if(PLIMSOLL_CUDA)
-    plimsoll_device_sources_hash(hash)
+    plimsoll_device_sources_hash(hash ${sources})
     plimsoll_verified_on(${hash} verified_on)
     foreach(source IN LISTS ARGN)
       get_filename_component(name ${source} NAME_WE)

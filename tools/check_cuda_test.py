@@ -75,3 +75,25 @@ def test_a_log_without_kernels_fails(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.log").write_text("release 13.0, V13.0.88\n")
     command = [sys.executable, str(TOOL), str(tmp_path / "pins.json"), str(tmp_path / "a.log")]
     assert subprocess.run(command, capture_output=True, text=True, check=False).returncode == 1
+
+
+def run_with_sources(root: pathlib.Path, listed: str, read: str | None) -> subprocess.CompletedProcess[str]:
+    clone = TOOL.parent.parent
+    (root / "sources.txt").write_text(listed)
+    if read is not None:
+        (root / "copy.cubin.d").write_text(f"copy.ptx : {clone}/{read} \\\n    {clone}/plimsoll/b.cuh \\\n    /usr/include/c.h\n")
+    return run(root, "--sources", str(root / "sources.txt"))
+
+
+def test_a_source_that_nvcc_read_and_the_hash_lacks_is_named(tmp_path: pathlib.Path) -> None:
+    listed = "plimsoll/a.cu\nplimsoll/b.cuh\nplimsoll/launched.h\n"
+    assert run_with_sources(tmp_path, listed, "plimsoll/a.cu").returncode == 0
+    result = run_with_sources(tmp_path, listed, "plimsoll/other.cu")
+    assert result.returncode == 1
+    assert result.stdout.startswith("plimsoll/other.cu: expected every file that nvcc reads in ")
+
+
+def test_logs_without_lists_of_what_nvcc_read_fail(tmp_path: pathlib.Path) -> None:
+    result = run_with_sources(tmp_path, "plimsoll/a.cu\n", None)
+    assert result.returncode == 1
+    assert "expected nvcc's lists of what it read beside the logs, found none" in result.stdout
