@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -94,16 +96,34 @@ def test_gloo_alone_is_one_clear_error(tmp_path):
 def test_two_ranks_of_one_card_have_the_losses_of_the_layer_alone(tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "python")}
     command = [sys.executable, __file__, str(tmp_path / "store")]
-    ranks = [subprocess.Popen([*command, str(rank)], env=environment, stdout=subprocess.PIPE, text=True) for rank in range(2)]
-    for rank in ranks:
-        said, _ = rank.communicate(timeout=240)
-        print(said)
-        assert rank.returncode == 0
+    said = [tmp_path / f"rank{rank}.txt" for rank in range(2)]
+    ranks = []
+    try:
+        for rank, file in enumerate(said):
+            with file.open("w") as output:
+                ranks.append(subprocess.Popen([*command, str(rank)], env=environment, stdout=output, stderr=subprocess.STDOUT))
+        codes = wait_for_all(ranks, seconds=120)
+    finally:
+        for each in ranks:
+            each.kill()
+            each.wait()
+        print(*(file.read_text() for file in said if file.exists()), sep="\n")
+    assert codes == [0, 0]
+
+
+def wait_for_all(programs, seconds):
+    """Their exit codes once all have ended, or one has failed, or it is late; None for one that still runs."""
+    deadline = time.monotonic() + seconds
+    while True:
+        codes = [program.poll() for program in programs]
+        if None not in codes or any(codes) or time.monotonic() > deadline:
+            return codes
+        time.sleep(0.1)
 
 
 def run_rank(store, rank):
     torch.cuda.set_device(0)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2, timeout=timedelta(seconds=60))
     parameter_device.expect_backend_for = lambda device, ranks: None  # Gloo copies to the CPU, which is right and slow
     for recipe in RECIPES:
         for options in OPTIONS:
