@@ -5,53 +5,27 @@
 #include <mutex>
 #include <stdexcept>
 #include <string_view>
-#include <vector>
 
 #include "plimsoll/kernels/cuda/device_images.h"
 #include "plimsoll/kernels/cuda/driver.h"
+#include "plimsoll/kernels/cuda/kernel_table.h"
 
 namespace plimsoll::kernels::cuda {
 namespace {
 
-class Kernels {
- public:
-  void* find(const std::string& name) {
-    const std::lock_guard lock(mutex_);
-    if (const auto found = kernels_.find(name); found != kernels_.end()) return found->second;
-    if (!loaded_) load();
-    for (void* library : libraries_) {
-      void* kernel = nullptr;
-      if (expect_driver().library_get_kernel(&kernel, library, name.c_str()) == 0) return kernels_[name] = kernel;
-    }
-    const char* const reason = has_device_code() ? "" : ": built without PLIMSOLL_CUDA=ON";
-    throw std::runtime_error("CUDA: no kernel " + name + reason);
+void* find_kernel(const std::string& name) {
+  static std::mutex mutex;
+  static KernelTable table;
+  static bool allowed = false;
+  const std::lock_guard lock(mutex);
+  if (!allowed && has_device_code() && !can_launch()) {
+    throw std::runtime_error(
+        "CUDA: these kernels have not run on a card as they are; PLIMSOLL_CUDA_UNVERIFIED=1 in the environment uses "
+        "them nonetheless");
   }
-
- private:
-  void load() {
-    if (has_device_code() && !can_launch()) {
-      throw std::runtime_error(
-          "CUDA: these kernels have not run on a card as they are; PLIMSOLL_CUDA_UNVERIFIED=1 in the environment uses "
-          "them nonetheless");
-    }
-    for (const void* image : device_images()) {
-      void* library = nullptr;
-      check(expect_driver().library_load_data(&library, image, nullptr, nullptr, 0, nullptr, nullptr, 0),
-            "CUDA: loading kernels");
-      libraries_.push_back(library);
-    }
-    loaded_ = true;
-  }
-
-  std::mutex mutex_;
-  bool loaded_ = false;
-  std::vector<void*> libraries_;
-  std::map<std::string, void*> kernels_;
-};
-
-Kernels& kernels() {
-  static Kernels all;
-  return all;
+  allowed = true;
+  if (void* const kernel = table.find(expect_driver(), device_images(), name)) return kernel;
+  throw std::runtime_error("CUDA: no kernel " + name + (has_device_code() ? "" : ": built without PLIMSOLL_CUDA=ON"));
 }
 
 }  // namespace
@@ -78,7 +52,7 @@ int multiprocessors_of(int device) {
 void launch_packed(const Stream& stream, const std::string& name, Launch shape, std::vector<uint8_t> arguments) {
   if (shape.blocks == 0) return;
   make_current(stream.device);
-  void* const kernel = kernels().find(name);
+  void* const kernel = find_kernel(name);
   launch_kernel(kernel, name.c_str(), shape.blocks, shape.threads, arguments, stream.handle);
 }
 
