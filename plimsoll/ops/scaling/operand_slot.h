@@ -28,8 +28,8 @@ class OperandSlot {
   // The scale as a number, to compare it; kNoScale: none yet. The buffers are on the CPU, whatever the operand's device.
   float value_on_host();
   bool has_scale() { return value_on_host() != recipe::kNoScale; }
-  // The scale to quantize an operand with, in memory that no later step changes. Where there is none yet, it follows from
-  // the operand's amax and is found where that is; only a user's function for it runs on the host.
+  // The scale to quantize an operand with, on the CPU, in memory that no later step changes. Where there is none yet, it
+  // follows from the operand's amax, which the host reads at once: it waits for the operand's device.
   ScaleRef scale_for(const recipe::DelayedScaling& recipe, const std::function<AmaxSlot()>& find_amax);
 
   // The part of the slot that the end of a step needs.

@@ -1,6 +1,7 @@
 #include "plimsoll/ops/tensor/read_together.h"
 
 #include <ATen/ops/cat.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
 #include <atomic>
@@ -23,7 +24,10 @@ std::vector<at::Tensor> read_together(at::TensorList tensors) {
     of_device[tensors[i].device().index()].push_back(i);
   }
   std::vector<at::Tensor> result(tensors.size());
-  for (const auto& [device, places] : of_device) {
+  for (const auto& [index, places] : of_device) {
+    // The copy waits for the current stream alone, and other streams may have written some of them.
+    const at::Device device = tensors[places.front()].device();
+    if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(index);
     const at::ScalarType dtype = tensors[places.front()].scalar_type();
     const bool alike = std::ranges::all_of(places, [&](size_t i) { return tensors[i].scalar_type() == dtype; });
     std::vector<at::Tensor> parts;

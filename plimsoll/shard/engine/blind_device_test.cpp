@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 
+#include "plimsoll/ops/tensor/scale_ref.h"
 #include "plimsoll/shard/average/exact_sum.h"
 #include "plimsoll/shard/average/exact_sum_on_device.h"
 #include "plimsoll/shard/communicator/gather_texts.h"
@@ -177,6 +178,19 @@ TEST(BlindDevice, StreamsTakeTurns) {
 }
 
 // A group without a backend for the CPU.
+TEST(BlindDevice, AReadOfTheHostWaitsForAllStreams) {
+  at::Tensor amax;
+  {
+    const testing::OnStream stream(3);
+    amax = at::full({1}, 3.0f).to(kBlindDevice);
+  }
+  const int64_t before = blind_counts().ends;
+  EXPECT_THAT(ops::read_on_host({amax, amax}), ::testing::ElementsAre(3.0f, 3.0f));
+  EXPECT_EQ(blind_counts().ends, before + 1);
+  ops::read_on_host({at::full({1}, 3.0f)});
+  EXPECT_EQ(blind_counts().ends, before + 1);
+}
+
 TEST(BlindDevice, TensorsOnTheCpuTravelThroughTheDevice) {
   testing::on_ranks(2, [](const Launch& launch) {
     const auto over_gloo = testing::connect(launch);

@@ -31,7 +31,7 @@ namespace {
 
 constexpr c10::DeviceIndex kDevices = 2;
 
-std::atomic<int64_t> reads = 0, waits = 0, recorded = 0;
+std::atomic<int64_t> reads = 0, waits = 0, recorded = 0, ends = 0;
 thread_local c10::DeviceIndex device_now = 0;
 thread_local std::array<c10::StreamId, kDevices> streams_now = {};
 thread_local int in_operator = 0;  // operators copy for themselves
@@ -133,6 +133,7 @@ struct BlindGuard final : c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void*) const override { return true; }
   bool queryStream(const c10::Stream&) const override { return true; }
   void synchronizeStream(const c10::Stream&) const override {}
+  void synchronizeDevice(c10::DeviceIndex) const override { ++ends; }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override { ++recorded; }
 };
 
@@ -234,7 +235,11 @@ c10::Stream exchange_stream(c10::Stream to) { return c10::impl::VirtualGuardImpl
 std::byte* bytes_behind(const void* pointer) { return Memory::of_all_devices().behind(pointer); }
 
 BlindCounts blind_counts() {
-  return {.reads = reads, .bytes = Memory::of_all_devices().allocated(), .waits = waits, .recorded = recorded};
+  return {.reads = reads,
+          .bytes = Memory::of_all_devices().allocated(),
+          .waits = waits,
+          .recorded = recorded,
+          .ends = ends};
 }
 
 OnStream::OnStream(c10::StreamId id) : before_(exchange_stream(c10::Stream(c10::Stream::UNSAFE, kBlindDevice, id))) {}

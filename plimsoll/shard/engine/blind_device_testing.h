@@ -24,6 +24,7 @@ struct BlindCounts {
   int64_t bytes = 0;     // that are allocated now
   int64_t waits = 0;     // of a stream for another one
   int64_t recorded = 0;  // times that memory was recorded on a stream
+  int64_t ends = 0;      // waits of the host for all streams of a device
 };
 BlindCounts blind_counts();
 
