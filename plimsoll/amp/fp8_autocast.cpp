@@ -90,12 +90,16 @@ ops::SharedRecipe current_recipe() { return current_scope().recipe; }
 
 std::shared_ptr<ops::ScalingStep> current_step() { return current_scope().step; }
 
+std::optional<at::ScalarType> torch_autocast_dtype(c10::DeviceType device) {
+  if (device == at::kMeta) device = at::kCPU;
+  if (!at::autocast::is_autocast_enabled(device)) return std::nullopt;
+  return at::autocast::get_autocast_dtype(device);
+}
+
 ops::SharedRecipe recipe_for(const at::Tensor& parameter) {
   const Fp8Scope* const scope = innermost == nullptr ? nullptr : &innermost->scope_;
   if (scope != nullptr && scope->recipe != nullptr && scope->by_format == nullptr) return scope->recipe;
-  const at::DeviceType device = parameter.is_meta() ? at::kCPU : parameter.device().type();
-  const at::ScalarType dtype =
-      at::autocast::is_autocast_enabled(device) ? at::autocast::get_autocast_dtype(device) : parameter.scalar_type();
+  const at::ScalarType dtype = torch_autocast_dtype(parameter.device().type()).value_or(parameter.scalar_type());
   const format::Format wide = ops::format_of(dtype, "autocast");
   if (scope != nullptr && scope->by_format != nullptr) return scope->by_format->of(wide);
   return std::make_shared<const recipe::Recipe>(recipe::HighPrecision{.format = wide});

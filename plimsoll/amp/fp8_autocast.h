@@ -85,8 +85,11 @@ Fp8Scope current_scope();
 ops::SharedRecipe current_recipe();
 std::shared_ptr<ops::ScalingStep> current_step();
 
+// Dtype of torch's autocast where that is on for the device; "meta" counts as the CPU.
+std::optional<at::ScalarType> torch_autocast_dtype(c10::DeviceType device);
+
 // Recipe that a module with this parameter computes under: the scope's, else high precision in torch's autocast dtype
-// where that is on, else in the parameter's. Parameters on the device "meta" count as the CPU's.
+// where that is on for the parameter's device, else in the parameter's.
 ops::SharedRecipe recipe_for(const at::Tensor& parameter);
 
 // The high precision of `recipe`, or `recipe` where it has no codes. An audit gives the reason for the layer.

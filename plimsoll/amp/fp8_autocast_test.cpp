@@ -200,5 +200,17 @@ TEST(RecipeFor, FollowsTheScopeThenTorchsAutocastThenTheParameter) {
   at::autocast::set_autocast_enabled(at::kCPU, false);
 }
 
+TEST(RecipeFor, TorchsAutocastOfAnotherDeviceSaysNothing) {
+  const at::ScalarType before = at::autocast::get_autocast_dtype(at::kCUDA);
+  at::autocast::set_autocast_enabled(at::kCUDA, true);
+  at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
+  EXPECT_EQ(torch_autocast_dtype(at::kCUDA), at::kBFloat16);
+  EXPECT_EQ(torch_autocast_dtype(at::kCPU), std::nullopt);
+  EXPECT_EQ(torch_autocast_dtype(at::kMeta), std::nullopt);
+  EXPECT_EQ(recipe_for(at::ones({2, 2}))->name(), "fp32");
+  at::autocast::set_autocast_enabled(at::kCUDA, false);
+  at::autocast::set_autocast_dtype(at::kCUDA, before);
+}
+
 }  // namespace
 }  // namespace plimsoll::amp

@@ -26,7 +26,7 @@ void check_heads(const at::Tensor& x, int64_t heads, int64_t channels) {
               " channels, got ", x.sizes());
 }
 
-at::ScalarType dtype_for(const at::Tensor& x) { return scope_dtype().value_or(x.scalar_type()); }
+at::ScalarType dtype_for(const at::Tensor& x) { return scope_dtype(x.device().type()).value_or(x.scalar_type()); }
 
 // Whether our kernel does it.
 bool computes(const at::Tensor& x) { return x.is_cpu() && dtype_for(x) != at::kDouble; }

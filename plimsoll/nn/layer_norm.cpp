@@ -27,7 +27,7 @@ void NormImpl::pretty_print(std::ostream& stream) const {
 
 ops::NormOutput NormImpl::forward(const at::Tensor& x, const at::Tensor& residual) {
   return ops::norm({.x = x, .residual = residual, .weight = affine_.weight, .bias = affine_.bias}, options,
-                   scope_dtype());
+                   scope_dtype(x.device().type()));
 }
 
 LayerNorm::LayerNorm(int64_t hidden_size, const LayerNormOptions& options)

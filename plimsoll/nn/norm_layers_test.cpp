@@ -1,4 +1,5 @@
 // LayerNorm, RmsNorm, LayerNormLinear and LayerNormMlp against the same from torch's ops.
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/rms_norm.h>
 #include <torch/nn/functional/linear.h>
@@ -9,6 +10,7 @@
 #include "plimsoll/nn/layer_norm_linear.h"
 #include "plimsoll/nn/layer_norm_mlp.h"
 #include "plimsoll/nn/linear.h"
+#include "plimsoll/nn/precision.h"
 #include "plimsoll/nn/testing.h"
 #include "plimsoll/ops/activation/activation_composed.h"
 
@@ -153,6 +155,20 @@ TEST(NnLayerNormMlp, ItsScopeIsThatOfLayersOneAfterAnother) {
     EXPECT_TRUE(torch::equal(
         together, fc2->forward(ops::activation(fc1->forward(x).to(at::kFloat), kernels::Activation::kGelu))));
   }
+}
+
+TEST(NnPrecision, ScopeDtypeIsThatOfTheDevicesAutocast) {
+  const at::ScalarType before = at::autocast::get_autocast_dtype(at::kCUDA);
+  at::autocast::set_autocast_enabled(at::kCUDA, true);
+  at::autocast::set_autocast_dtype(at::kCUDA, at::kBFloat16);
+  EXPECT_EQ(scope_dtype(at::kCUDA), at::kBFloat16);
+  EXPECT_EQ(scope_dtype(at::kCPU), std::nullopt);
+  {
+    const amp::Fp8Autocast scope({.recipe = recipe::by_name("fp16")});
+    EXPECT_EQ(scope_dtype(at::kCUDA), at::kHalf);
+  }
+  at::autocast::set_autocast_enabled(at::kCUDA, false);
+  at::autocast::set_autocast_dtype(at::kCUDA, before);
 }
 
 }  // namespace

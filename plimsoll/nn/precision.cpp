@@ -1,16 +1,13 @@
 #include "plimsoll/nn/precision.h"
 
-#include <ATen/autocast_mode.h>
-
 #include "plimsoll/amp/fp8_autocast.h"
 #include "plimsoll/ops/tensor/dtype.h"
 
 namespace plimsoll::nn {
 
-std::optional<at::ScalarType> scope_dtype() {
+std::optional<at::ScalarType> scope_dtype(c10::DeviceType device) {
   if (const ops::SharedRecipe recipe = amp::current_recipe()) return ops::dtype_of(recipe->high_precision_format());
-  if (at::autocast::is_autocast_enabled(at::kCPU)) return at::autocast::get_autocast_dtype(at::kCPU);
-  return std::nullopt;
+  return amp::torch_autocast_dtype(device);
 }
 
 ops::LinearScaling high_precision_scaling(const std::shared_ptr<ops::LinearState>& state, const at::Tensor& weight,

@@ -10,8 +10,8 @@
 
 namespace plimsoll::nn {
 
-// The high-precision dtype of the Fp8Autocast scope, else torch's autocast dtype; nullopt outside both.
-std::optional<at::ScalarType> scope_dtype();
+// The high-precision dtype of the Fp8Autocast scope, else that of torch's autocast for the device; nullopt outside both.
+std::optional<at::ScalarType> scope_dtype(c10::DeviceType device);
 
 // amp::linear_scaling with every product in the recipe's high-precision format.
 ops::LinearScaling high_precision_scaling(const std::shared_ptr<ops::LinearState>& state, const at::Tensor& weight,

@@ -62,7 +62,8 @@ ResidualStream TransformerLayerImpl::advance(ResidualStream stream, const Transf
 }
 
 ResidualStream TransformerLayerImpl::run(ResidualStream stream, const TransformerLayerInput& input) {
-  if (const auto dtype = scope_dtype()) stream.hidden = stream.hidden.to(*dtype);
+  const auto dtype = scope_dtype(stream.hidden.device().type());
+  if (dtype) stream.hidden = stream.hidden.to(*dtype);
   stream = attend(
       self_attention, stream,
       {.attention_mask = input.attention_mask, .is_first_microbatch = input.is_first_microbatch, .cache = input.cache});

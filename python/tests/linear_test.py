@@ -8,6 +8,8 @@ import plimsoll.pytorch as te
 import pytest
 import torch
 from plimsoll.common import recipe
+from plimsoll.pytorch.autocast import high_precision_dtype, recipe_text
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 SHAPES = [(1, 1, 1), (5, 33, 17), (64, 128, 96), (130, 257, 129)]
 
@@ -120,6 +122,26 @@ def test_torch_autocast_or_the_recipe_decides_the_high_precision_dtype():
     with te.fp8_autocast(fp8_recipe=recipe.DelayedScaling(high_precision_format="fp16")):
         assert layer(x).dtype == torch.float16
     assert layer.to(torch.bfloat16)(x.bfloat16()).dtype == torch.bfloat16
+
+
+def test_torch_autocast_of_a_tensors_device_decides():
+    with FakeTensorMode():  # a card need not be there
+        x, double = (torch.empty(8, device="cuda", dtype=dtype) for dtype in (torch.float32, torch.float64))
+    here, torchs = torch.empty(8, device="meta"), torch.get_autocast_dtype("cuda")
+    counted = recipe.DelayedScaling(scaling_factor_compute_algo=lambda amax, scale, fp8_max, recipe: fp8_max / amax)
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        assert high_precision_dtype(x) == torch.bfloat16 and high_precision_dtype(here) == torch.float32
+        assert recipe_text("here", double) == '"bf16"'
+        with te.fp8_autocast(fp8_recipe=counted):  # a user's function: Python chooses the recipe, the library otherwise
+            assert recipe_text("here", x) == counted.to_json("bf16")
+            assert recipe_text("here", here) == counted.to_json("fp32")
+        with te.fp8_autocast(fp8_recipe=recipe.DelayedScaling(high_precision_format="fp16")):
+            assert high_precision_dtype(x) == torch.float16
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.set_autocast_dtype("cuda", torchs)
 
 
 def test_inputs_without_gradient_and_frozen_weights():

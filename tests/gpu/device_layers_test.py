@@ -149,6 +149,20 @@ def test_attention_under_each_rule(rule, mask_type, dtype):
         assert distance(card.cpu(), fp32) <= max(2 * distance(cpu, fp32), 2.0**-7 if dtype == torch.bfloat16 else 2.0**-20), place
 
 
+def test_torch_autocast_of_the_card_decides_the_dtype():
+    layer = te.TransformerLayer(256, 512, 4, hidden_dropout=0.0, attention_dropout=0.0, device="cuda")
+    norm = te.RMSNorm(256, device="cuda")
+    x = torch.randn(8, 2, 256, device="cuda")
+    function = recipes.DelayedScaling(scaling_factor_compute_algo=lambda amax, scale, fp8_max, recipe: fp8_max / amax)
+    for recipe in (None, RECIPES["delayed"], function):
+        with torch.autocast("cuda", torch.bfloat16), scope(recipe):
+            y, normed = layer(x), norm(x)
+        assert y.dtype == normed.dtype == torch.bfloat16
+        y.float().sum().backward()
+        with torch.autocast("cpu", torch.bfloat16), scope(recipe):
+            assert layer(x).dtype == norm(x).dtype == torch.float32
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_host_waits_at_the_end_of_a_pass_alone(recipe, capfd):
     layers = torch.nn.Sequential(*(te.LayerNormMLP(256, 512, params_dtype=torch.bfloat16, device="cuda") for _ in range(3)))

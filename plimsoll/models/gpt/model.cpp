@@ -86,9 +86,10 @@ void GptImpl::reset_parameters(std::optional<at::Generator> generator) {
 }
 
 at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_first_microbatch, TokenCache* cache) {
-  const at::ScalarType dtype = nn::scope_dtype().value_or(token_embedding->weight.scalar_type());
+  const at::Tensor& table = token_embedding->weight;
+  const at::ScalarType dtype = nn::scope_dtype(table.device().type()).value_or(table.scalar_type());
   const at::Tensor embedded = ops::embedding({.tokens = tokens,
-                                              .token_weight = token_embedding->weight,
+                                              .token_weight = table,
                                               .position_weight = position_embedding->weight,
                                               .first_position = cache == nullptr ? 0 : cache->length()},
                                              dtype);

@@ -96,7 +96,8 @@ void T5ForConditionalGenerationImpl::reset_parameters(std::optional<at::Generato
 }
 
 at::ScalarType T5ForConditionalGenerationImpl::computed_dtype() const {
-  return nn::scope_dtype().value_or(encoder->final_layer_norm->weight.scalar_type());
+  const at::Tensor& weight = encoder->final_layer_norm->weight;
+  return nn::scope_dtype(weight.device().type()).value_or(weight.scalar_type());
 }
 
 at::Tensor T5ForConditionalGenerationImpl::embed(const at::Tensor& ids) const {

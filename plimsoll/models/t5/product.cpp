@@ -27,8 +27,9 @@ bool watched_closely() {
 
 // Gradients and recipes take each product by itself, too; inference tensors do not say when they change.
 bool may_pack(const T5LinearImpl& layer, at::ScalarType dtype) {
-  return !at::GradMode::is_enabled() && !ops::NoKeptWeights::is_in_force() && !nn::scope_dtype() &&
-         dtype == layer.weight().scalar_type() && !layer.weight().is_inference() && !watched_closely();
+  return !at::GradMode::is_enabled() && !ops::NoKeptWeights::is_in_force() &&
+         !nn::scope_dtype(layer.weight().device().type()) && dtype == layer.weight().scalar_type() &&
+         !layer.weight().is_inference() && !watched_closely();
 }
 
 // Whether the amax of several products that were one says too little about each of them.

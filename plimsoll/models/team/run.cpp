@@ -304,7 +304,7 @@ void StepAttention::extend(nn::KeyValueCache& cache, const StepTexts& step_texts
   texts = &step_texts;
 }
 
-bool may_step() { return watch::current() == nullptr && watch::auditing() == nullptr && !nn::scope_dtype(); }
+bool may_step() { return watch::current() == nullptr && watch::auditing() == nullptr && !nn::scope_dtype(at::kCPU); }
 
 bool fits(const TeamStep& step) {
   const auto part_fits = [](const StepLayer& layer) {

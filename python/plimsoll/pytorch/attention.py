@@ -220,7 +220,7 @@ class DotProductAttention(torch.nn.Module):
         self._check_heads("query_layer", query_layer, self.num_attention_heads, layout)
         self._check_heads("key_layer", key_layer, self.num_gqa_groups, layout)
         self._check_heads("value_layer", value_layer, self.num_gqa_groups, layout)
-        dtype = high_precision_dtype(query_layer.dtype)
+        dtype = high_precision_dtype(query_layer)
         if layout == "thd":
             if bias is not None or mask_type == "arbitrary":
                 what = "core_attention_bias" if bias is not None else "attn_mask_type='arbitrary'"
@@ -267,7 +267,7 @@ class DotProductAttention(torch.nn.Module):
         batch_first = qkv.transpose(0, 1) if self.qkv_format == "sbhd" else qkv
         window = self._window("DotProductAttention.forward", window_size, mask_type)
         rules = mask_rules(mask_type, attention_mask, batch_first.shape[1], batch_first.shape[1], window)
-        wide = batch_first.to(high_precision_dtype(qkv.dtype))
+        wide = batch_first.to(high_precision_dtype(qkv))
         with self._dropout_state():
             attended: torch.Tensor = _attention_packed(
                 wide, heads=heads, groups=groups, interleaved=interleaved, **self._options(None, rules)

@@ -71,12 +71,14 @@ def current_recipe() -> Recipe | None:
     return None if scope is None else scope.recipe
 
 
-def high_precision_dtype(default: torch.dtype) -> torch.dtype:
-    """Dtype of all that is not quantized: as the recipe says, else that of torch.autocast where it is on, else `default`."""
+def high_precision_dtype(of: torch.Tensor) -> torch.dtype:
+    """Dtype of all that is not quantized: as the recipe says, else that of torch.autocast where it is on for the tensor's device
+    ("meta" counts as the CPU), else the tensor's."""
     recipe = current_recipe()
     if recipe is not None and recipe.high_precision_format is not None:
         return DTYPES[recipe.high_precision_format]
-    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else default
+    device = "cpu" if of.is_meta else of.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else of.dtype
 
 
 def recipe_text(where: str, parameter: torch.Tensor) -> str:
@@ -85,7 +87,7 @@ def recipe_text(where: str, parameter: torch.Tensor) -> str:
     scope = innermost_scope()
     if not torch.compiler.is_compiling() and parameter.dtype in FORMATS and (scope is None or not scope.has_functions):
         return ""
-    wide = format_of(where, high_precision_dtype(parameter.dtype))
+    wide = format_of(where, high_precision_dtype(parameter))
     return f'"{wide}"' if scope is None or scope.recipe is None else scope.texts[wide]
 
 

@@ -35,7 +35,7 @@ def run_norm(
     """FP32 inside; the result in the high-precision dtype of the scope, outside scopes in that of x."""
     check_dense("norm", "input", x)
     normalized: torch.Tensor = _norm(
-        x, weight, bias, kind=kind, zero_centered=zero_centered, epsilon=eps, dtype=high_precision_dtype(x.dtype)
+        x, weight, bias, kind=kind, zero_centered=zero_centered, epsilon=eps, dtype=high_precision_dtype(x)
     )
     return normalized
 

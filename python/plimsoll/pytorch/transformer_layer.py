@@ -234,7 +234,7 @@ class TransformerLayer(Parallel):
         if core_attention_bias_type != "no_bias":
             options |= {"core_attention_bias_type": core_attention_bias_type, "core_attention_bias": core_attention_bias}
         check_tensor("TransformerLayer", "hidden_states", hidden_states)
-        hidden = hidden_states.to(high_precision_dtype(hidden_states.dtype))
+        hidden = hidden_states.to(high_precision_dtype(hidden_states))
         attended, total = self._attend(
             self.self_attention,
             hidden,
