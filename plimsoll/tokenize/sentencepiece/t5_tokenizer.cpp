@@ -56,8 +56,9 @@ std::optional<T5Tokenizer::Special> T5Tokenizer::special_at(std::string_view tex
   const char* end = text.data() + text.size();
   int64_t number = -1;
   const auto [stop, error] = std::from_chars(digits, end, number);
+  if (error != std::errc()) return std::nullopt;  // there may be no digit to look at
   const bool canonical = stop == digits + 1 || *digits != '0';
-  if (error != std::errc() || !canonical || stop == end || *stop != '>' || number < 0 || number >= sentinels_) {
+  if (!canonical || stop == end || *stop != '>' || number < 0 || number >= sentinels_) {
     return std::nullopt;
   }
   return Special{static_cast<size_t>(stop - text.data()) + 1, pieces_.size() + sentinels_ - 1 - number};

@@ -1,6 +1,10 @@
 #include "plimsoll/tokenize/sentencepiece/t5_tokenizer.h"
 
 #include <gmock/gmock.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/testing.h"
@@ -48,6 +52,21 @@ TEST_F(T5TokenizerTest, BehindAStartPieceTheUnknownPieceIsThree) {
   EXPECT_THAT(umt5.encode("a<unk>a"), ElementsAre(4, 5, 3, 4, 5, 1));
   EXPECT_THAT(umt5.encode("ax"), ElementsAre(4, 5, 3, 1));
   EXPECT_EQ(umt5.decode(std::vector<int64_t>{2, 4, 5, 3, 0, 1}), "a");
+}
+
+TEST_F(T5TokenizerTest, ATextThatEndsInTheStartOfASentinelIsReadToItsEndAlone) {
+  const T5Tokenizer t5 =
+      tokenizer(special("<pad>") + special("</s>") + piece("<unk>", PieceType::kUnknown) + letters());
+  const std::string_view start = "<extra_id_";
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const pages = mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  char* const behind = static_cast<char*>(pages) + page;  // nothing may be read from here on
+  ASSERT_EQ(mprotect(behind, page, PROT_NONE), 0);
+  char* const text = behind - start.size();
+  std::ranges::copy(start, text);
+  EXPECT_EQ(t5.token_to_id({text, start.size()}), std::nullopt);
+  munmap(pages, 2 * page);
 }
 
 TEST_F(T5TokenizerTest, BytesOfACharacterThatNoPieceCoversAreItsTokens) {
