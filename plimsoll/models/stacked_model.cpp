@@ -2,8 +2,8 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
 #include <ATen/ops/take_along_dim.h>
 
 #include <algorithm>
@@ -19,6 +19,16 @@ namespace {
 void make_room(TokenCache& cache, int64_t tokens, int64_t context) {
   const int64_t needed = cache.length() + tokens;
   if (needed > cache.capacity()) cache.reserve(std::max(needed, std::min(context, 2 * cache.capacity())));
+}
+
+// Tokens of the longest row. counts: as read() has them.
+int64_t longest_of(const at::Tensor& tokens, const at::Tensor& counts) {
+  return counts.defined() ? counts.max().item<int64_t>() : tokens.size(1);
+}
+
+// hidden [batch, seq, dim] with zeros behind, [batch, places, dim].
+at::Tensor with_places(const at::Tensor& hidden, int64_t places) {
+  return hidden.size(1) == places ? hidden : at::constant_pad_nd(hidden, {0, 0, 0, places - hidden.size(1)});
 }
 
 // Adds rows of a text, which join those of the text before if it has the same adapters.
@@ -83,32 +93,38 @@ at::Tensor StackedModel::extend(const at::Tensor& tokens, TokenCache& cache, con
   TORCH_CHECK(!counts.defined() || counts.min().item<int64_t>() > 0,
               "extend: expected a token in each row of attention_mask, got none in row ",
               counts.argmin().item<int64_t>());
-  make_room(cache, tokens.size(1), context());
+  make_room(cache, longest_of(tokens, counts), context());
   if (!counts.defined()) {
     if (at::Tensor logits = step(tokens, cache); logits.defined()) return logits;
   }
   const bool is_first = cache.length() == 0 && !extension.keeps_weights;
-  const at::Tensor before =
-      cache.lengths().defined() ? cache.lengths() : at::full({tokens.size(0)}, cache.length(), at::kLong);
-  at::Tensor hidden = read(rows.gathered(tokens), cache, is_first);
-  if (counts.defined()) cache.set_lengths(before + counts);
+  at::Tensor hidden = read(rows.gathered(tokens), counts, cache, is_first);
   if (extension.all_logits) return rows.scattered(reader().logits(hidden, is_first).to(at::kFloat));
   hidden = counts.defined() ? hidden.take_along_dim((counts - 1).view({-1, 1, 1}), 1) : hidden.slice(1, -1);
   return reader().logits(hidden, is_first).to(at::kFloat);
 }
 
-at::Tensor StackedModel::read(const at::Tensor& tokens, TokenCache& cache, bool is_first) {
-  if (!cache.lengths().defined()) return normalised(tokens, /*is_first_microbatch=*/is_first, &cache);
-  const int64_t batch = tokens.size(0);
+at::Tensor StackedModel::read(const at::Tensor& tokens, const at::Tensor& counts, TokenCache& cache, bool is_first) {
+  const int64_t batch = tokens.size(0), places = tokens.size(1);
+  if (!cache.lengths().defined()) {
+    const int64_t before = cache.length();
+    const at::Tensor hidden =
+        normalised(tokens.narrow(1, 0, longest_of(tokens, counts)), /*is_first_microbatch=*/is_first, &cache);
+    if (counts.defined()) cache.set_lengths(counts + before);
+    return with_places(hidden, places);
+  }
   TORCH_CHECK(cache.lengths().size(0) == batch, "extend: expected a batch of ", cache.lengths().size(0), ", got ",
               batch);
   std::vector<at::Tensor> parts;
   for (int64_t begin = 0, end = 0; begin < batch; begin = end) {
     while (end < batch && cache.length(end) == cache.length(begin)) ++end;
     TokenCache texts = cache.texts(begin, end - begin);
-    parts.push_back(normalised(tokens.slice(0, begin, end), /*is_first_microbatch=*/false, &texts));
+    const at::Tensor group = tokens.slice(0, begin, end);
+    const int64_t longest = longest_of(group, counts.defined() ? counts.slice(0, begin, end) : counts);
+    const at::Tensor hidden = normalised(group.narrow(1, 0, longest), /*is_first_microbatch=*/false, &texts);
+    parts.push_back(with_places(hidden, places));
   }
-  cache.set_lengths(cache.lengths() + tokens.size(1));
+  cache.set_lengths(counts.defined() ? cache.lengths() + counts : cache.lengths() + places);
   return at::cat(parts);
 }
 

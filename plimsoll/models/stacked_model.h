@@ -57,8 +57,9 @@ class StackedModel : public LanguageModel {
   void draw_parameters(const Initial& initial, std::optional<at::Generator> generator);
 
  private:
-  // Hidden states of tokens that follow those in the cache, also where texts have unlike lengths.
-  at::Tensor read(const at::Tensor& tokens, TokenCache& cache, bool is_first);
+  // Hidden states of tokens that follow those in the cache, also where texts have unlike lengths. counts int64 [batch]:
+  // tokens of each row, which come first, of which a text needs room; undefined: all. States behind them are not specified.
+  at::Tensor read(const at::Tensor& tokens, const at::Tensor& counts, TokenCache& cache, bool is_first);
   // The step of the tokens, int64 [rows], without its caches; none where the layers must do it.
   std::optional<TeamStep> step_of(const at::Tensor& tokens, const StepPositions& positions,
                                   std::span<const AdaptedRows> adapted = {});

@@ -158,6 +158,46 @@ TEST(Decoder, TextsOfUnlikeLengthsHaveTheBitsThatEachHasAlone) {
   }
 }
 
+// Padding of a row takes no place of the context: the row's own tokens do.
+TEST(Decoder, PaddedRowsNearTheContextAreReadWhereTheirTokensFit) {
+  for (const DecoderConfig& config : testing::small_decoders()) {
+    torch::manual_seed(11);
+    Decoder model(config);
+    nn::testing::randomize(*model);
+    model->eval();
+    for (const std::vector<int64_t>& lengths : {std::vector<int64_t>{60, 9, 9}, {60, 60, 60}}) {
+      constexpr int64_t kPlaces = 30;
+      const std::vector<int64_t> more = {4, 3, lengths[2] == 9 ? kPlaces : 1};
+      const at::Tensor ids = ids_of(config, 3, 60 + kPlaces);
+      at::Tensor prompt = at::zeros({3, 60}, at::kLong), prompt_mask = at::zeros({3, 60}, at::kLong);
+      at::Tensor next = at::zeros({3, kPlaces}, at::kLong), mask = at::zeros({3, kPlaces}, at::kLong);
+      for (int64_t row = 0; row < 3; ++row) {
+        const int64_t length = lengths[static_cast<size_t>(row)], count = more[static_cast<size_t>(row)];
+        prompt[row].narrow(0, 0, length).copy_(ids[row].narrow(0, 0, length));
+        prompt_mask[row].narrow(0, 0, length).fill_(1);
+        next[row].narrow(0, kPlaces - count, count).copy_(ids[row].narrow(0, length, count));
+        mask[row].narrow(0, kPlaces - count, count).fill_(1);
+      }
+      for (const bool all_logits : {false, true}) {
+        TokenCache cache = model->make_cache();
+        model->extend(prompt, cache, {.attention_mask = prompt_mask});
+        const at::Tensor logits = model->extend(next, cache, {.attention_mask = mask, .all_logits = all_logits});
+        EXPECT_EQ(logits.size(1), all_logits ? kPlaces : 1);
+        for (int64_t row = 0; row < 3; ++row) {
+          const int64_t count = all_logits ? more[static_cast<size_t>(row)] : 1;
+          const int64_t length = lengths[static_cast<size_t>(row)] + more[static_cast<size_t>(row)];
+          TokenCache own = model->make_cache();
+          const at::Tensor alone =
+              model->extend(ids.slice(0, row, row + 1).narrow(1, 0, length), own, {.all_logits = true});
+          EXPECT_TRUE(torch::equal(logits[row].slice(0, -count), alone[0].slice(0, -count)))
+              << family_name(config) << ", row " << row << ", of " << lengths;
+          EXPECT_EQ(cache.length(row), length);
+        }
+      }
+    }
+  }
+}
+
 TEST(Decoder, ATeamsStepsOfTextsOfUnlikeLengthsHaveTheBitsThatEachHasAlone) {
   using nn::CacheFormat;
   const std::vector<std::pair<std::string, CacheFormat>> kinds = {
