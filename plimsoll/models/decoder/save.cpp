@@ -2,7 +2,9 @@
 
 #include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -11,8 +13,10 @@
 #include "plimsoll/io/error.h"
 #include "plimsoll/io/filesystem_errors.h"
 #include "plimsoll/io/json.h"
+#include "plimsoll/io/regular_file.h"
 #include "plimsoll/io/safetensors.h"
 #include "plimsoll/models/decoder/config_json.h"
+#include "plimsoll/models/decoder/config_names.h"
 #include "plimsoll/models/decoder/tensors.h"
 #include "plimsoll/models/weight_files.h"
 
@@ -50,6 +54,11 @@ io::TensorMap stored_tensors(const DecoderImpl& model) {
     if (!parameter.is_non_overlapping_and_dense()) {
       io::fail("save: expected weights, got FP8 codes; load the model with another dtype");
     }
+    const auto is_its = [&](const auto& row) { return row.value == parameter.scalar_type(); };
+    if (std::ranges::none_of(kConfigDtypes, is_its)) {
+      io::fail("save: expected weights in {}, got {} for '{}'", fmt::join(recipe::names_of(kConfigDtypes), ", "),
+               c10::toString(parameter.scalar_type()), tensor.parts.front().name);
+    }
     result.merge(stored_parts(tensor, model.config, parameter));
   }
   return result;
@@ -63,13 +72,13 @@ void write_weights(const io::TensorMap& tensors, const fs::path& directory, int6
   files.commit();
 }
 
-void write_config(const DecoderImpl& model, const fs::path& directory, const fs::path& source) {
+json saved_config(const DecoderImpl& model, const fs::path& source) {
   json config = source.empty() ? json::object() : io::read_json(source / "config.json");
   config.update(decoder_config_json(model.config));
   config.erase("torch_dtype");
   config.erase("quantization_config");  // of a source whose weights were codes
   config["dtype"] = config_dtype_name(model.token_embedding->weight.scalar_type());
-  io::write_file(directory / "config.json", config.dump(2) + "\n");
+  return config;
 }
 
 }  // namespace
@@ -79,7 +88,7 @@ void copy_companions(const fs::path& source, const fs::path& directory) {
     if (fs::equivalent(source, directory)) return;
     for (const std::string_view file : kCopiedFiles) {
       if (fs::exists(source / file)) {
-        fs::copy_file(source / file, directory / file, fs::copy_options::overwrite_existing);
+        io::write_file(directory / file, io::read_file(source / file, io::kAnySize));
       }
     }
   });
@@ -89,10 +98,13 @@ void save_decoder(const DecoderImpl& model, const fs::path& directory, const Sav
   if (options.shard_bytes < 1) io::fail("save: expected shard_bytes >= 1, got {}", options.shard_bytes);
   const at::NoGradGuard no_grad;
   io::with_our_errors([&] {
+    // What may be refused comes before the first change of the directory.
+    const io::TensorMap tensors = stored_tensors(model);
+    const json config = saved_config(model, options.source);
     fs::create_directories(directory);
     if (!options.source.empty()) copy_companions(options.source, directory);
-    write_weights(stored_tensors(model), directory, options.shard_bytes);
-    write_config(model, directory, options.source);
+    write_weights(tensors, directory, options.shard_bytes);
+    io::write_file(directory / "config.json", config.dump(2) + "\n");
   });
 }
 
