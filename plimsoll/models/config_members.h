@@ -15,6 +15,8 @@ class ConfigMembers {
   ConfigMembers(const nlohmann::json& object, std::string name) : object_(object), name_(std::move(name)) {}
 
   bool has(const std::string& member) const;
+  // Whether it is there, be it null: transformers takes a null for none, and its own default for what is absent.
+  bool contains(const std::string& member) const { return object_.contains(member); }
   int64_t integer(const std::string& member, int64_t otherwise) const;
   double number(const std::string& member, double otherwise) const;
   bool flag(const std::string& member, bool otherwise) const;

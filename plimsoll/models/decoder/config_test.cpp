@@ -122,6 +122,22 @@ TEST(DecoderConfig, AnIdOutsideOfTheVocabularyStandsForNone) {
   EXPECT_EQ(config.bos_token_id, std::nullopt);
 }
 
+TEST(DecoderConfig, AWindowOrAnEndThatIsAbsentIsTransformersAndNullIsNone) {
+  const json mistral = {{"model_type", "mistral"}};
+  EXPECT_EQ(read(kLlamaJson, mistral).window, 4096);
+  EXPECT_EQ(read(kLlamaJson, mistral).reaches[1], Reach::kSliding);
+  EXPECT_EQ(read(kLlamaJson, {{"model_type", "mistral"}, {"sliding_window", nullptr}}).window, 0);
+  const json qwen = {{"model_type", "qwen2"}, {"use_sliding_window", true}, {"max_window_layers", 1}};
+  EXPECT_EQ(read(kLlamaJson, qwen).window, 4096);
+  EXPECT_EQ(read(kLlamaJson, {{"model_type", "qwen2"}}).window, 0);
+  EXPECT_EQ(read(kLlamaJson).eos_token_ids, std::vector<int64_t>{2});
+  EXPECT_EQ(read(kGemmaJson).eos_token_ids, std::vector<int64_t>{1});
+  EXPECT_EQ(read(kGpt2Json).eos_token_ids, std::vector<int64_t>{}) << "beyond its vocabulary";
+  EXPECT_EQ(read(kLlamaJson, {{"eos_token_id", nullptr}}).eos_token_ids, std::vector<int64_t>{});
+  EXPECT_EQ(read(kLlamaJson).bos_token_id, 1);
+  EXPECT_EQ(read(kGemmaJson).pad_token_id, 0);
+}
+
 TEST(DecoderConfig, MistakesNameTheMemberAndWhatIsSupported) {
   expect_error(kLlamaJson, {{"model_type", "mamba"}}, "gemma3_text");
   expect_error(kLlamaJson, {{"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4}}}}, "rope_type: expected");

@@ -178,7 +178,7 @@ class DecoderConfigReader {
   void read_reaches() {
     const int64_t layers = std::clamp<int64_t>(config_.layers, 0, kMostLayers);
     config_.reaches.assign(static_cast<size_t>(layers), Reach::kFull);
-    config_.window = members_.integer("sliding_window", 0);
+    config_.window = members_.contains("sliding_window") ? members_.integer("sliding_window", 0) : traits_.usual_window;
     switch (traits_.windows) {
       case WindowRule::kNone:
         config_.window = 0;
@@ -267,6 +267,17 @@ void read_token_ids(const ConfigMembers& members, DecoderConfig& config) {
   }
 }
 
+// config.json with transformers' ids where it has none.
+json with_usual_ids(json config, const DecoderTraits& traits) {
+  const auto add = [&](const char* member, const std::optional<int64_t>& id) {
+    if (id && !config.contains(member)) config[member] = *id;
+  };
+  add("bos_token_id", traits.usual_bos);
+  add("eos_token_id", traits.usual_eos);
+  add("pad_token_id", traits.usual_pad);
+  return config;
+}
+
 std::string model_type_of(const json& config) {
   const auto type = config.is_object() ? config.find("model_type") : config.end();
   return config.is_object() && type != config.end() && type->is_string() ? type->get<std::string>() : "";
@@ -291,7 +302,8 @@ DecoderConfig read_decoder_config(const json& config, const std::string& name) {
   DecoderConfig result = DecoderConfigReader(config, name, *traits).read();
   result.high_precision = read_plan(config, name);
   check(result);
-  read_token_ids(ConfigMembers(config, name), result);
+  const json with_ids = with_usual_ids(config, *traits);
+  read_token_ids(ConfigMembers(with_ids, name), result);
   return result;
 }
 

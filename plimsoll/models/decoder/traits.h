@@ -2,6 +2,7 @@
 // written.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -46,6 +47,9 @@ struct DecoderTraits {
   double theta = 10000, sliding_theta = 10000;
   double rotated_share = 1;
   bool ties_head = false;
+  // Those of a member that is absent; null is none.
+  int64_t usual_window = 4096;
+  std::optional<int64_t> usual_bos = {}, usual_eos = {}, usual_pad = {};
 
   nn::Normalization normalization = nn::Normalization::kRmsNorm;
   bool zero_centered_norms = false, norms_heads = false, norms_branches = false;
