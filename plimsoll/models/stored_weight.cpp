@@ -1,5 +1,7 @@
 #include "plimsoll/models/stored_weight.h"
 
+#include <ATen/ops/equal.h>
+
 #include "plimsoll/io/error.h"
 
 namespace plimsoll::models {
@@ -12,6 +14,16 @@ at::Tensor stored_weight(const io::HuggingFaceDirectory& directory, const std::s
              io::safetensors_dtype(dtype));
   }
   return tensor;
+}
+
+bool has_own_head(const io::HuggingFaceDirectory& directory, const std::string& head, const std::string& embedding) {
+  if (!directory.contains(head)) return false;
+  if (!directory.contains(embedding)) return true;
+  const at::Tensor own = directory.tensor(head), tied = directory.tensor(embedding);
+  if (own.sizes() != tied.sizes() || own.scalar_type() != tied.scalar_type()) return true;
+  const bool differs = !at::equal(own, tied);
+  if (!differs) directory.releaser(head)();  // nothing reads the copy
+  return differs;
 }
 
 void check_layers(const io::HuggingFaceDirectory& directory, const std::string& member, int64_t layers) {

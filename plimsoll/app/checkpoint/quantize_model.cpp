@@ -287,7 +287,7 @@ class ModelQuantizer {
     nlohmann::json config = source_.directory().config();
     config.erase("torch_dtype");
     config["dtype"] = models::config_dtype_name(dtype_);
-    if (source_.is_rotated()) config["tie_word_embeddings"] = false;
+    if (source_.is_rotated() || !source_.config().ties_head) config["tie_word_embeddings"] = false;
     config["quantization_config"] = models::quantization_config_json(options_.format, ignored_);
     io::write_file(directory / "config.json", config.dump(2) + "\n");
   }

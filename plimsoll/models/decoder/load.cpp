@@ -124,8 +124,15 @@ Decoder undrawn_decoder(const io::HuggingFaceDirectory& directory, const Decoder
 at::ScalarType stored_dtype(const io::HuggingFaceDirectory& directory, const StoredCodes& codes,
                             const DecoderConfig& config) {
   if (const auto dtype = read_config_dtype(directory.config(), config_name(directory))) return *dtype;
-  const std::string embedding = decoder_tensors(config).front().parts.front().name;
+  const std::string embedding = embedding_module(config) + ".weight";
   return stored_weight(directory, name_there(codes, config, embedding)).scalar_type();
+}
+
+bool unties_head(const io::HuggingFaceDirectory& directory, const DecoderConfig& config) {
+  const StoredCodes codes(directory);
+  const std::string head = name_there(codes, config, head_module(config) + ".weight");
+  if (codes.kind(head)) return true;  // the embedding never is codes
+  return has_own_head(directory, head, name_there(codes, config, embedding_module(config) + ".weight"));
 }
 
 // Whether the caller takes codes that the directory has, and says which of its scales nothing reads.
@@ -184,6 +191,7 @@ DecoderConfig decoder_config(const io::HuggingFaceDirectory& directory) {
     if (std::filesystem::exists(generation)) {
       read_generation_config(io::read_json(generation), generation.native(), config);
     }
+    config.ties_head = config.ties_head && !unties_head(directory, config);
     return config;
   } catch (const c10::ValueError& error) {
     io::fail("{}: {}", config_name(directory), std::string(error.what_without_backtrace()));

@@ -8,7 +8,8 @@
 
 namespace plimsoll::models {
 
-// config.json, and the ids of generation_config.json where there is one.
+// config.json, and the ids of generation_config.json where there is one. A head that is stored and differs from the
+// embedding is not tied, whatever config.json says; where both are stored, both are read once.
 DecoderConfig decoder_config(const io::HuggingFaceDirectory& directory);
 
 // The name that the directory has for a tensor of the model: `name`, or one of other_names().

@@ -191,6 +191,8 @@ std::vector<std::string> other_names(const DecoderConfig& config, const std::str
 
 std::string head_module(const DecoderConfig& config) { return names_of(config.family).head; }
 
+std::string embedding_module(const DecoderConfig& config) { return names_of(config.family).embedding; }
+
 bool is_ignored(const DecoderConfig& config, const std::string& name) {
   constexpr std::array<std::string_view, 5> kBuffers = {".attn.bias", ".attn.masked_bias", ".attention.bias",
                                                         ".attention.masked_bias", "rotary_emb.inv_freq"};

@@ -38,8 +38,9 @@ ParameterShapes decoder_parameter_shapes(const DecoderConfig& config);
 
 // Names under which other versions have stored a tensor: without its root, or as another head.
 std::vector<std::string> other_names(const DecoderConfig& config, const std::string& name);
-// The name of the head's module, which the files of a tied one lack.
+// The name of the head's module, which the files of a tied one lack, and of the embedding's.
 std::string head_module(const DecoderConfig& config);
+std::string embedding_module(const DecoderConfig& config);
 // Buffers of older files, and the copy of an embedding that a tied head is.
 bool is_ignored(const DecoderConfig& config, const std::string& name);
 

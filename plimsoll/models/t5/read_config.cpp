@@ -1,13 +1,12 @@
 #include "plimsoll/models/t5/read_config.h"
 
-#include <ATen/ops/equal.h>
-
 #include <algorithm>
 #include <array>
 
 #include "plimsoll/io/error.h"
 #include "plimsoll/models/config_members.h"
 #include "plimsoll/models/model_plan.h"
+#include "plimsoll/models/stored_weight.h"
 
 namespace plimsoll::models {
 namespace {
@@ -42,13 +41,6 @@ bool names_an_encoder(const json& config) {
          std::any_of(architectures->begin(), architectures->end(), [](const json& name) {
            return name.is_string() && name.get<std::string>().ends_with("EncoderModel");
          });
-}
-
-bool has_own_head(const io::HuggingFaceDirectory& directory) {
-  if (!directory.contains("lm_head.weight")) return false;
-  if (!directory.contains("shared.weight")) return true;
-  const at::Tensor head = directory.tensor("lm_head.weight"), shared = directory.tensor("shared.weight");
-  return head.sizes() != shared.sizes() || head.scalar_type() != shared.scalar_type() || !at::equal(head, shared);
 }
 
 // Whether logits are those of hidden states times d_model^-0.5, as transformers 5 has it: T5 by scale_decoder_outputs,
@@ -89,7 +81,7 @@ T5Config t5_config(const io::HuggingFaceDirectory& directory) {
   config.dropout_rate = members.number("dropout_rate", config.dropout_rate);
   config.initializer_factor = members.number("initializer_factor", config.initializer_factor);
   config.encoder_only = names_an_encoder(directory.config()) || !directory.contains("decoder.final_layer_norm.weight");
-  config.tie_word_embeddings = !has_own_head(directory);
+  config.tie_word_embeddings = !has_own_head(directory, "lm_head.weight", "shared.weight");
   config.scale_decoder_outputs = scales_decoder_outputs(members, type);
   config.pad_token_id = members.integer("pad_token_id", 0);
   config.eos_token_id = members.integer("eos_token_id", 1);
