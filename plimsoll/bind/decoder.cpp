@@ -16,6 +16,7 @@
 #include "plimsoll/models/decoder/save.h"
 #include "plimsoll/models/decoder/tensors.h"
 #include "plimsoll/models/decoding.h"
+#include "plimsoll/models/generation_defaults.h"
 #include "plimsoll/models/lora/config.h"
 #include "plimsoll/models/lora/places.h"
 #include "plimsoll/runtime/philox.h"
@@ -41,6 +42,32 @@ struct DecoderModel : torch::CustomClassHolder {
              .coded = models::CodedWeights::kHeld,
              .warn = [this](const std::string& text) { warning += (warning.empty() ? "" : "; ") + text; }})) {}
   explicit DecoderModel(models::Decoder of) : model(std::move(of)) {}
+
+  // What generate() takes where nothing is given, under the names of generation_config.json, of which `directory` may have
+  // one. JSON: ids are those of the vocabulary, eos_token_id a list, pad_token_id null where there is none.
+  std::string generation_defaults(const std::string& directory) const {
+    const models::GenerationDefaults defaults = models::read_generation_defaults(directory);
+    const models::DecoderConfig& config = model->config;
+    return nlohmann::json{
+        {"max_new_tokens", defaults.max_new_tokens},
+        {"do_sample", defaults.sampling.temperature > 0},
+        {"temperature", defaults.draws.temperature},
+        {"top_k", defaults.draws.top_k},
+        {"top_p", defaults.draws.top_p},
+        {"min_p", defaults.draws.min_p},
+        {"repetition_penalty", defaults.rules.repetition_penalty},
+        {"no_repeat_ngram_size", defaults.rules.no_repeat_ngram_size},
+        {"eos_token_id", config.eos_token_ids},
+        {"pad_token_id", config.pad_token_id ? nlohmann::json(*config.pad_token_id) : nlohmann::json()}}
+        .dump();
+  }
+
+  // Says which weights became Inf, or nothing.
+  std::string merge_lora() {
+    std::string overflowed;
+    models::merge_lora(*model, [&](const std::string& text) { overflowed = text; });
+    return overflowed;
+  }
 
   std::string config() const { return models::decoder_config_json(model->config).dump(); }
 
@@ -170,14 +197,14 @@ struct DecoderSteps : torch::CustomClassHolder {
 c10::intrusive_ptr<DecoderSteps> decoder_decode(const c10::intrusive_ptr<DecoderModel>& model,
                                                 const at::Tensor& input_ids, const OptionalTensor& attention_mask,
                                                 int64_t max_new_tokens, bool do_sample, double temperature,
-                                                int64_t top_k, double top_p, int64_t seed, double repetition_penalty,
-                                                int64_t no_repeat_ngram_size, std::vector<int64_t> eos_token_ids,
-                                                int64_t pad_token_id) {
+                                                int64_t top_k, double top_p, double min_p, int64_t seed,
+                                                double repetition_penalty, int64_t no_repeat_ngram_size,
+                                                std::vector<int64_t> eos_token_ids, int64_t pad_token_id) {
   const int64_t vocabulary = model->model->config.vocabulary;
   TORCH_CHECK_VALUE(pad_token_id >= 0 && pad_token_id < vocabulary, "generate: expected pad_token_id in [0, ",
                     vocabulary, "), got ", pad_token_id);
   models::DecodingOptions options{
-      .sampling = {.temperature = temperature, .top_k = top_k, .top_p = top_p},
+      .sampling = {.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p},
       .rules = {.repetition_penalty = repetition_penalty, .no_repeat_ngram_size = no_repeat_ngram_size},
       .eos_token_ids = std::move(eos_token_ids)};
   models::check(options.rules, vocabulary);
@@ -206,6 +233,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("warning", [](const Self& self) { return self->warning; })
       .def("config", &DecoderModel::config)
       .def("eos_token_ids", [](const Self& self) { return self->model->config.eos_token_ids; })
+      .def("generation_defaults", &DecoderModel::generation_defaults)
       .def("parameters", &DecoderModel::parameters)
       .def("as_stored", &DecoderModel::as_stored)
       .def("add_lora", &DecoderModel::add_lora)
@@ -215,7 +243,7 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
            [](const Self& self, const std::string& directory, const std::string& base) {
              models::save_adapter(*self->model, directory, {.base_model = base});
            })
-      .def("merge_lora", [](const Self& self) { models::merge_lora(*self->model); })
+      .def("merge_lora", &DecoderModel::merge_lora)
       .def("clone", &DecoderModel::clone)
       .def("train", [](const Self& self, bool mode) { self->model->train(mode); })
       .def("checkpoint_activations", [](const Self& self, bool on) { self->model->checkpoint_activations(on); })
@@ -231,8 +259,8 @@ TORCH_LIBRARY_FRAGMENT(plimsoll, library) {
       .def("sequences", [](const Steps& self) { return at::cat(self->columns, 1); });
   library.def(
       "decoder_decode(__torch__.torch.classes.plimsoll.DecoderModel model, Tensor input_ids, Tensor? attention_mask, "
-      "*, int max_new_tokens, bool do_sample, float temperature, int top_k, float top_p, int seed, "
-      "float repetition_penalty, int no_repeat_ngram_size, int[] eos_token_ids, int pad_token_id) -> "
+      "*, int max_new_tokens, bool do_sample, float temperature, int top_k, float top_p, float min_p, "
+      "int seed, float repetition_penalty, int no_repeat_ngram_size, int[] eos_token_ids, int pad_token_id) -> "
       "__torch__.torch.classes.plimsoll.DecoderSteps",
       &decoder_decode);
 }

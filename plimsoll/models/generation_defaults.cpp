@@ -16,12 +16,12 @@ GenerationDefaults read_generation_defaults(const std::filesystem::path& directo
   if (!file.is_object()) io::fail("{}: expected a JSON object, got {}", path.native(), file.type_name());
   const ConfigMembers members(file, path.native());
   GenerationDefaults defaults{.sampling = {.temperature = 0}};
-  if (members.flag("do_sample", false)) {
-    defaults.sampling = {.temperature = members.number("temperature", nn::kUsualSampling.temperature),
-                         .top_k = members.integer("top_k", nn::kUsualSampling.top_k),
-                         .top_p = members.number("top_p", nn::kUsualSampling.top_p),
-                         .min_p = members.number("min_p", nn::kUsualSampling.min_p)};
-  }
+  defaults.draws = {.temperature = members.number("temperature", nn::kUsualSampling.temperature),
+                    .top_k = members.integer("top_k", nn::kUsualSampling.top_k),
+                    .top_p = members.number("top_p", nn::kUsualSampling.top_p),
+                    .min_p = members.number("min_p", nn::kUsualSampling.min_p)};
+  if (members.flag("do_sample", false)) defaults.sampling = defaults.draws;
+  defaults.max_new_tokens = members.integer("max_new_tokens", defaults.max_new_tokens);
   defaults.rules.repetition_penalty = members.number("repetition_penalty", 1);
   defaults.rules.no_repeat_ngram_size = members.integer("no_repeat_ngram_size", 0);
   try {

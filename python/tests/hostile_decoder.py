@@ -46,7 +46,7 @@ CALLS = {
         Made(new_model),
         whole_numbers(2, 5, below=WORDS),
         draw.choice([None, whole_numbers(2, 5, below=2)]),
-        *(3, draw.random() < 0.5, 1.0, 50, 1.0, 7, 1.0, 0, [2], 0),
+        *(3, draw.random() < 0.5, 1.0, 50, 1.0, 0.0, 7, 1.0, 0, [2], 0),
     ],
     "serve_engine": lambda draw: [draw.choice([directory(), hostile_t5.directory()]), *ENGINE.values()],
     "serve_submit": lambda draw: [

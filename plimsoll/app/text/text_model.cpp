@@ -6,6 +6,7 @@
 
 #include "plimsoll/app/error.h"
 #include "plimsoll/app/train/trained_model.h"
+#include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/lora/lora.h"
 #include "plimsoll/nn/held_codes.h"
 #include "plimsoll/tokenize/byte_tokenizer.h"
@@ -14,11 +15,10 @@
 namespace plimsoll::app {
 namespace {
 
-// Tokens that end a text of a model that began as a Hugging Face directory: a number or several in its config.
-std::vector<int64_t> ends_of(const nlohmann::json& shape) {
-  const auto found = shape.find("eos_token_id");
-  if (found == shape.end() || found->is_null()) return {};
-  return found->is_array() ? found->get<std::vector<int64_t>>() : std::vector{found->get<int64_t>()};
+// Tokens that end a text of a model that began as a Hugging Face directory.
+std::vector<int64_t> ends_of(const models::LanguageModel& model) {
+  const auto* decoder = dynamic_cast<const models::DecoderImpl*>(&model);
+  return decoder == nullptr ? std::vector<int64_t>() : decoder->config.eos_token_ids;
 }
 
 TextModel load_directory(const TextModelOptions& options) {
@@ -40,7 +40,7 @@ TextModel load_run(const TextModelOptions& options) {
         recipe::name_of(models::kWeightDtypes, options.dtype), options.path.native());
   }
   TrainedModel trained = load_trained_model(options.path, options.warn);
-  std::vector<int64_t> ends = ends_of(trained.model->shape());
+  std::vector<int64_t> ends = ends_of(*trained.model);
   const std::filesystem::path run = directory_of_run(options.path);
   const bool was_a_directory = std::filesystem::exists(run / "config.json");
   return {.directory = run,

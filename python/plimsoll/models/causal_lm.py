@@ -38,6 +38,7 @@ class CausalLM(OwnedModel):
         self._directory = directory  # of the files that save_pretrained() copies
         file = Path(directory) / "generation_config.json"
         self._generation_file: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+        self._generation_defaults: dict[str, Any] = json.loads(model.generation_defaults(directory))
         self._shape = json.loads(model.config())
         self._joined: list[JoinedParameter] = []
         self._stored_sizes: dict[str, torch.Size] = {}
@@ -112,6 +113,7 @@ class CausalLM(OwnedModel):
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
+        min_p: float | None = None,
         repetition_penalty: float | None = None,
         no_repeat_ngram_size: int | None = None,
         eos_token_id: int | Sequence[int] | None = None,
@@ -119,7 +121,7 @@ class CausalLM(OwnedModel):
         streamer: Any = None,
     ) -> torch.Tensor:
         """Ids [batch, length]: input_ids, what was written, pad behind the end. What is not given is as
-        generation_config.json says, else Hugging Face's default. Draws follow torch.manual_seed. streamer: put(ids) is called
+        generation_config.json or config.json says, else Hugging Face's default. Draws follow torch.manual_seed. streamer: put(ids) is called
         with input_ids and at each step, end() at the end. Logits that are Inf or NaN are an error."""
         given = {
             "max_new_tokens": max_new_tokens,
@@ -127,42 +129,28 @@ class CausalLM(OwnedModel):
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
+            "min_p": min_p,
             "repetition_penalty": repetition_penalty,
             "no_repeat_ngram_size": no_repeat_ngram_size,
             "eos_token_id": eos_token_id,
             "pad_token_id": pad_token_id,
         }
-        options = self._generation_options(given)
-        ends = options["eos_token_id"]
-        end_ids = [] if ends is None else [index(end) for end in (ends if isinstance(ends, Sequence) else [ends])]
-        pad = options["pad_token_id"]
+        options = self._generation_defaults | {name: value for name, value in given.items() if value is not None}
+        ends, pad = options["eos_token_id"], options["pad_token_id"]
+        end_ids = [index(end) for end in (ends if isinstance(ends, Sequence) else [ends])]
+        if pad is None:
+            pad = next((end for end in end_ids if 0 <= end < self._shape["vocab_size"]), 0)
         with self._scope():
             steps = torch.ops.plimsoll.decoder_decode(
                 self._model,
                 input_ids,
                 attention_mask,
                 **draw_options(options),
+                min_p=float(options["min_p"]),
                 eos_token_ids=end_ids,
-                pad_token_id=index(pad) if pad is not None else (end_ids or [0])[0],
+                pad_token_id=index(pad),
             )
             return write_texts(steps, input_ids, streamer)
-
-    def _generation_options(self, given: dict[str, Any]) -> dict[str, Any]:
-        """The first of: what was given, generation_config.json's, Hugging Face's defaults."""
-        defaults = {
-            "max_new_tokens": 20,
-            "do_sample": False,
-            "temperature": 1.0,
-            "top_k": 50,
-            "top_p": 1.0,
-            "repetition_penalty": 1.0,
-            "no_repeat_ngram_size": 0,
-            "eos_token_id": getattr(self.config, "eos_token_id", None),
-            "pad_token_id": getattr(self.config, "pad_token_id", None),
-        }
-        for layer in (self._generation_file, given):
-            defaults.update((key, value) for key, value in layer.items() if key in defaults and value is not None)
-        return defaults
 
     @property
     def generation_config(self) -> Any:
