@@ -205,6 +205,16 @@ def test_a_merged_model_is_plain_and_computes_the_same(base, tmp_path):
     assert torch.equal(logits(again, ids), logits(merged, ids))
 
 
+def test_merging_warns_of_weights_that_the_dtype_cannot_hold(llama):
+    model = get_peft_model(AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float16), LoraConfig(r=2))
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if ".lora_" in name:
+                tensor.fill_(1e3)
+    with pytest.warns(UserWarning, match="merge_and_unload: [0-9]+ weights are beyond fp16 and became Inf: "):
+        model.merge_and_unload()
+
+
 def test_adapters_train_under_recipes_while_the_base_is_frozen(llama):
     for each in (recipe.DelayedScaling(), recipe.Float8CurrentScaling()):
         torch.manual_seed(5)

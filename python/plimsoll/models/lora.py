@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -70,8 +71,10 @@ class PeftModel(torch.nn.Module):
         self.base_model._model.save_adapter(str(directory), self.base_model._directory)
 
     def merge_and_unload(self) -> CausalLM:
-        """The model with the adapters in its weights, an FP32 sum that is rounded once; this object has no use after that."""
-        self.base_model._model.merge_lora()
+        """The model with the adapters in its weights, an FP32 sum that is rounded once, with a warning for weights that the dtype
+        cannot hold; this object has no use after that."""
+        if overflowed := self.base_model._model.merge_lora():
+            warnings.warn(f"merge_and_unload: {overflowed}", stacklevel=2)
         for module in self.base_model.modules():
             for name in ("lora_A", "lora_B"):
                 module._modules.pop(name, None)
