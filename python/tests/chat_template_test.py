@@ -141,6 +141,23 @@ def test_the_package_renders_conversations_as_transformers_does(name, tmp_path):
         assert render_chat(tmp_path, request["messages"], add_generation_prompt=prompt) == theirs
 
 
+# What templates of today use beside that: blocks of what the model is to learn, arguments of tojson, tools and documents.
+TODAY = (
+    "{% if tools is not none %}{{ tools | tojson(separators=(',', ':'), sort_keys=True) }}{% endif %}"
+    "{{ 'documents' if documents is not none }}{% for message in messages %}{% if message['role'] == 'assistant' %}\n"
+    "  {%- generation %}{{ message['content'] }}{{ loop.index }}\n  {% endgeneration -%}\n"
+    "{% else %}{{ message | tojson(sort_keys=true, indent=2) }}{% endif %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize("given", [{}, {"tools": [{"name": "b", "a": 1}]}, {"tools": None, "documents": [{"text": "d"}]}])
+def test_what_templates_of_today_use_is_rendered_as_transformers_does(given, tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TODAY}))
+    for request in conversations(20):
+        theirs = render_jinja_template([request["messages"]], chat_template=TODAY, **given)[0][0]
+        assert render_chat(tmp_path, request["messages"], **given) == theirs
+
+
 def test_a_directory_without_a_template_is_an_error(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{}")
     with pytest.raises(ValueError, match="expected .*chat_template.jinja or a chat_template"):

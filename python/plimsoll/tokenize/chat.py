@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
 import jinja2.sandbox
 
 
@@ -15,14 +17,31 @@ def _refuse(message: str) -> NoReturn:
     raise jinja2.exceptions.TemplateError(message)
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
     """JSON as it is; jinja2's own filter writes it for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+class _GenerationBlocks(jinja2.ext.Extension):
+    """Blocks {% generation %} ... {% endgeneration %}, which mark what the model is to learn and are rendered as they stand."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=line)
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlocks, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
@@ -52,7 +71,8 @@ def render_chat(
 ) -> str:
     """A conversation as the text that the model in `directory` was trained on.
 
-    messages: {"role": ..., "content": ...} each. variables: what the template reads beside them, such as tools. Raises
+    messages: {"role": ..., "content": ...} each. variables: what the template reads beside them, such as tools and documents,
+    which are else None. Raises
     jinja2.TemplateError for a conversation that the template refuses. The template comes with the model and runs in
     jinja2's sandbox, which limits neither its time nor its memory.
     """
@@ -61,4 +81,5 @@ def render_chat(
         if not isinstance(message, dict) or "role" not in message or ("content" not in message and "tool_calls" not in message):
             raise ValueError(f"render_chat: expected messages with a role and a content, got {message!r}")
     program = _environment().from_string(template)
-    return program.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **{**tokens, **variables})
+    given = {"tools": None, "documents": None, **tokens, **variables}
+    return program.render(messages=list(messages), add_generation_prompt=add_generation_prompt, **given)
