@@ -105,7 +105,7 @@ bench: benchmarks ## benchmark every kernel against the machine's limit into ben
 tune: configure ## find the sizes of a product's blocks for this processor (under five minutes), and print the row that gives them to it
 	@ninja -C $(build) -j $(JOBS) gemm_tune && $(build)/bin/gemm_tune
 
-demo: configure ## train a small GPT in FP32, BF16 and FP8, compare them and draw a page (at most 5 minutes)
+demo: configure ## train a small GPT in FP32, BF16 and FP8, compare them and draw a page (6 to 12 minutes on two cores)
 	@ninja -C $(build) -j $(JOBS) plimsoll_train
 	@$(build)/bin/plimsoll-train compare --recipes fp32,bf16,fp8 --model tiny --context 128 --batch 8 --steps 300 --out out/demo \
 	  --data "$$($(python) -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
