@@ -193,6 +193,26 @@ def test_forward_and_backward_of_attention_may_be_torchs_and_ours(forward_on):
     assert all(rounds_alike(*each) for each in zip(ours, theirs, exact, strict=True))
 
 
+@pytest.mark.parametrize("dtype", [BF16, FP32])
+def test_a_row_masked_with_the_lowest_number_has_the_mean_of_all_values(dtype):
+    """As the softmax of such scores has it, and its gradient; the keys of other rows stay hidden."""
+    torch.manual_seed(0)
+    leaves = [torch.randn(1, 4, 160, 64).to(dtype).requires_grad_() for _ in range(3)]
+    gradient = torch.randn(1, 4, 160, 64).to(dtype)
+    mask = torch.zeros(160, 160, dtype=dtype)
+    mask[:, :70] = torch.finfo(dtype).min
+    mask[:70] = torch.finfo(dtype).min
+    with plimsoll.accelerated():
+        ours = torch.nn.functional.scaled_dot_product_attention(*leaves, mask)
+        gradients = torch.autograd.grad(ours, leaves, gradient)
+    if replaced("attention") == 0:
+        pytest.skip("no rule for attention in this dtype")
+    q, k, v = (x.detach().double().requires_grad_() for x in leaves)
+    exact = (q @ k.transpose(-1, -2) / 8 + mask.double()).softmax(-1) @ v
+    for got, right in zip((ours, *gradients), (exact, *torch.autograd.grad(exact, (q, k, v), gradient.double())), strict=True):
+        assert (got.double() - right).norm() < 4 * torch.finfo(dtype).eps * right.norm()
+
+
 def test_what_is_not_ours_goes_where_it_went():
     a, b = matrices(FP16)
     cases = {

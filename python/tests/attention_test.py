@@ -194,6 +194,24 @@ def test_a_bias_is_added_to_the_scores():
     composition.assert_close(output, exact, "output")
 
 
+def test_a_bias_of_the_lowest_number_is_finite():
+    """A row with nothing else has the mean of the values, as a mask of left padding leaves it."""
+    module = te.DotProductAttention(HEADS, CHANNELS, attn_mask_type="no_mask")
+    bias = torch.zeros(1, 1, 20, 30)
+    bias[..., 10:, :] = torch.finfo(torch.float32).min
+    bias[..., :10, 5:] = torch.finfo(torch.float32).min
+    rows = bias.double().expand(1, HEADS, 20, 30)
+
+    def compose(_, q, k, v):
+        scores = torch.einsum("sbhd,tbhd->bhst", q, k) * CHANNELS**-0.5 + rows.to(q.dtype)
+        return torch.einsum("bhst,tbhd->sbhd", scores.softmax(-1), v).flatten(2)
+
+    def forward(q, k, v):
+        return module(q, k, v, core_attention_bias_type="post_scale_bias", core_attention_bias=bias)
+
+    composition.check(module, compose, *qkv(20, 30), forward=forward)
+
+
 def test_dropout_is_drawn_while_training_only():
     module = te.DotProductAttention(HEADS, CHANNELS, attention_dropout=0.5)
     q, k, v = qkv(9, 9)

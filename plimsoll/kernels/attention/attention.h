@@ -50,7 +50,8 @@ struct AttentionRules {
   const int64_t* key_lengths = nullptr;  // [batch]: keys from there on are not there; k and v are not read there
   const uint8_t* mask = nullptr;         // nonzero: the query must not see the key
   AttentionMatrixStrides mask_strides = {};
-  const void* bias = nullptr;  // added to the scaled scores; -Inf masks
+  const void* bias =
+      nullptr;  // added to the scaled scores; -Inf masks, beyond +-2.36e38 = FLT_MAX / log2 e it counts as that
   format::Format bias_format = format::Format::kFp32;
   AttentionMatrixStrides bias_strides = {};
   AttentionDropout dropout = {};

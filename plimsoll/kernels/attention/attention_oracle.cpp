@@ -7,8 +7,9 @@ namespace plimsoll::kernels::testing {
 namespace {
 
 constexpr double kUnit = 0x1p-24, kTiny = 0x1p-100;
-constexpr double kExponential = 12;    // roundings of 2^x, its argument taken as exact
-constexpr double kSecondOrder = 1.05;  // products of errors
+constexpr double kExponential = 12;                         // roundings of 2^x, its argument taken as exact
+constexpr double kSecondOrder = 1.05;                       // products of errors
+constexpr double kMostBias = 0x1.fffffep127 * 0.693147180;  // beside it FP32 holds no product: the score is the bias
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double rounding_of(Format format, double x) {
@@ -123,11 +124,12 @@ class Oracle {
       if (rules_.bias != nullptr) {
         const AttentionMatrixStrides& t = rules_.bias_strides;
         bias = static_cast<double>(p_.bias.at(b * t.batch + h * t.head + i * t.query + j * t.key));
+        if (std::isfinite(bias)) bias = std::clamp(bias, -kMostBias, kMostBias);
       }
+      const double rounded = std::abs(scale_) * magnitude + (std::abs(bias) < kMostBias ? std::abs(bias) : 0.0);
       const bool seen = p_.visible(b, h, i, j);
       score.push_back(seen ? scale_ * product + bias : -kInfinity);
-      error.push_back(gamma(static_cast<double>(s_.channels) + 8) * (std::abs(scale_) * magnitude + std::abs(bias)) +
-                      kTiny);
+      error.push_back(gamma(static_cast<double>(s_.channels) + 8) * rounded + kTiny);
       if (!seen) continue;
       row.sees = true;
       top = std::max(top, score.back());
@@ -197,9 +199,11 @@ class Oracle {
         magnitude += std::abs(term);
       }
       const double weight = row.weight[at], kept = weight * factor[at];
-      // Scores once more, less the lse of the forward pass.
-      const double distance = weight > 0 ? 3 * kUnit * (2 * std::abs(row.lse) - std::log(weight)) : 0;
-      const double relative = row.error[at] + row.lse_error + distance + (kExponential + 4) * kUnit;
+      // Scores once more, less the lse of the forward pass; far from 0, less their top, over their sum.
+      const bool far = std::abs(row.lse) >= 1024;
+      const double of_lse = far ? sums(s_.keys) : row.lse_error + 6 * kUnit * std::abs(row.lse);
+      const double distance = weight > 0 ? -3 * kUnit * std::log(weight) : 0;
+      const double relative = row.error[at] + of_lse + distance + (kExponential + 4) * kUnit;
       const double grad_score = kept * grad_weight - weight * delta;
       double error = (kept * std::abs(grad_weight) + weight * std::abs(delta)) * (relative + 4 * kUnit) +
                      kept * gamma(static_cast<double>(s_.value_channels) + 4) * magnitude + weight * delta_error;
