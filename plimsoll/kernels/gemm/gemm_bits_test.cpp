@@ -75,6 +75,31 @@ TEST(GemmBits, DoNotDependOnTheSizesOfBlocks) {
   }
 }
 
+// Rows of two panels and a little more, where less than two panels of A are to stay in L2.
+TEST(GemmBits, OfFewRowsDoNotDependOnTheSizesOfBlocks) {
+  const int64_t n = 70, k = 2050;
+  const GemmTiling tiling = {2048, 1};
+  for (runtime::Isa isa : isas()) {
+    runtime::ScopedIsa scope(isa);
+    for (const Pair& pair : {Pair{Format::kFp32, Format::kE4m3},
+                             {Format::kFp32, Format::kBf16},
+                             {Format::kFp32, Format::kFp32},
+                             {Format::kBf16, Format::kE4m3}}) {
+      Operand b(n, k, pair.b, 2);
+      if (format::is_fp8(pair.b)) b.add_scales(1, 0, Format::kFp32, 3);
+      std::vector<char> packed(gemm_packed_b_bytes(b.view(), n, k));
+      gemm_pack_b(b.view(), n, k, packed.data());
+      for (int64_t m : {7, 14, 15, 17, 25, 28, 33}) {
+        const Operand a(m, k, pair.a, 1);
+        const std::vector<float> before = product(a, b, m, n, k);
+        const ScopedGemmTilings sizes({.fp32 = tiling, .pairs = tiling, .tiles = tiling, .split = tiling});
+        EXPECT_EQ(product(a, b, m, n, k), before) << describe(pair.a, pair.b, m, n, k, isa);
+        EXPECT_EQ(product(a, b, m, n, k, {}, packed.data()), before) << describe(pair.a, pair.b, m, n, k, isa);
+      }
+    }
+  }
+}
+
 TEST(GemmBits, OfARowDoNotDependOnItsBatch) {
   const int64_t m = 205, n = 65, k = 1101;
   for (runtime::Isa isa : isas()) {

@@ -19,6 +19,7 @@ struct Product {
   Dword dword;   // that is multiplied
   Dword stored;  // of B packed beforehand
   int64_t row_panels;
+  bool few;                   // multiply_few_rows() takes them, and B as it is
   const float* row_scale;     // [m], alpha included
   const float* column_scale;  // [n]
   float* column_partial;      // [row_panels, n] or nullptr

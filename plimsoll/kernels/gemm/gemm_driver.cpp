@@ -111,7 +111,7 @@ void expand_chunk(const ColumnChunk& stored, const KBlocks& blocks, const Column
 
 void multiply_chunk(Product& product, const ColumnChunk& chunk, int64_t threads) {
   const int64_t columns = chunk.panels.size();
-  const bool few = product.row_panels <= kFewPanels;
+  const bool few = product.few;
   // A panel made as needed serves all rows: then they are not divided.
   const bool whole_rows = few || chunk.packed == nullptr || chunk.layout.dword != product.dword;
   const Grid grid = whole_rows ? Grid{1, std::min(threads, columns)}
@@ -246,7 +246,8 @@ float multiply(const Gemm& asked, const GemmLevel& level) {
   const int64_t work = args.m * args.n * args.k;
   const int64_t threads = std::clamp<int64_t>(work / isa.thread_grain, 1, runtime::threads());
 
-  const BSource source = row_panels <= block_panels         ? BSource::kAsNeeded
+  const bool few = row_panels <= kFewPanels;
+  const BSource source = few || row_panels <= block_panels  ? BSource::kAsNeeded
                          : args.packed_b == nullptr         ? BSource::kPackedHere
                          : stored == dword && !isa.halves_b ? BSource::kPackedBefore
                                                             : BSource::kExpanded;
@@ -268,6 +269,7 @@ float multiply(const Gemm& asked, const GemmLevel& level) {
                      .dword = dword,
                      .stored = stored,
                      .row_panels = row_panels,
+                     .few = few,
                      .row_scale = shared.row_scale,
                      .column_scale = shared.column_scale,
                      .column_partial = shared.column_partial,
