@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <limits>
 #include <optional>
 #include <string>
@@ -253,6 +254,32 @@ TEST(CrossEntropy, ANonFiniteLogitPoisonsItsRowAndNoOther) {
       for (int64_t i = 0; i < c.count(); ++i) ASSERT_TRUE(std::isnan(nothing.grad.at(i)));
     }
   });
+}
+
+TEST(CrossEntropy, ANanOfAnyBitsAsAFactorMakesItsRowNan) {
+  for (Format format : {Format::kFp32, Format::kBf16, Format::kFp16}) {
+    for (const uint32_t bits : {0x7fffffffu, 0x7f800001u, 0xffffffffu}) {
+      const Case c{.rows = 2, .vocabulary = 150, .format = format};
+      const Array logits(format, sample(c.count(), 1));
+      const float row_factor[] = {std::bit_cast<float>(bits), 1.0f};
+      const int64_t targets[] = {3, 4};
+      on_every_isa([&] {
+        Array loss(Format::kFp32, c.rows), grad(format, c.count());
+        cross_entropy({.rows = c.rows,
+                       .vocabulary = c.vocabulary,
+                       .logits = logits.data(),
+                       .logits_stride = c.stride(),
+                       .format = format,
+                       .targets = targets,
+                       .ignore_index = kIgnored,
+                       .loss = loss.floats(),
+                       .grad = grad.data(),
+                       .grad_stride = c.stride(),
+                       .row_factor = row_factor});
+        for (int64_t i = 0; i < c.count(); ++i) EXPECT_EQ(std::isnan(grad.at(i)), i < c.vocabulary) << i;
+      });
+    }
+  }
 }
 
 TEST(CrossEntropy, GradientSumsToZeroAndOracleAgreesWithDifferences) {
