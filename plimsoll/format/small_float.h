@@ -36,19 +36,9 @@ struct SmallFloat {
                              ((bits & 0x7fffffffu) > 0x7f800000u ? nan_code(bits) : overflow_code(overflow, true)));
   }
 
-  // A value between two codes goes up with the probability of its distance from the lower one, to 32 bits: up if
-  // random_bits / 2^32 is below that fraction. "Up" and "lower" are in magnitude. Representable values never move.
-  PLIMSOLL_HD static constexpr Code encode_stochastic(float x, uint32_t random_bits,
-                                                      Overflow overflow = Overflow::kSaturate) {
-    return encode_bits(x, overflow, [random_bits](uint32_t significand, int shift) {
-      const uint32_t kept = shift < 32 ? significand >> shift : 0u;
-      const uint64_t scaled = shift < 64 ? (uint64_t{significand} << 32) >> shift : 0u;
-      return kept + (random_bits < static_cast<uint32_t>(scaled) ? 1u : 0u);
-    });
-  }
-
-  // The same with 16 random bits: the distance is rounded to the nearest multiple of 2^-16 of the gap (ties to even), so
-  // that it errs by at most 2^-17 to either side, and x goes up if random_bits + distance reach 2^16.
+  // A value between two codes goes up with the probability of its distance from the lower one. The distance is rounded to
+  // the nearest multiple of 2^-16 of the gap (ties to even), so that it errs by at most 2^-17 to either side, and x goes up
+  // if random_bits + distance reach 2^16. "Up" and "lower" are in magnitude. Representable values never move.
   PLIMSOLL_HD static constexpr Code encode_stochastic_16(float x, uint16_t random_bits,
                                                          Overflow overflow = Overflow::kSaturate) {
     return encode_bits(x, overflow, [random_bits](uint32_t significand, int shift) {

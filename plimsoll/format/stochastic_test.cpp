@@ -16,12 +16,12 @@ namespace {
 
 using testing::CodeTable;
 
-// The rule in double: up if random_bits is below floor(fraction * 2^32).
-uint32_t expected_code(const CodeTable& table, double magnitude, uint32_t random_bits) {
+// The rule in double, where distance and sum are exact.
+uint32_t expected_code(const CodeTable& table, double magnitude, uint16_t random_bits) {
   const uint32_t lower = table.at_or_below(magnitude);
   if (lower == table.finite_codes()) return lower;
   const double fraction = (magnitude - table.value(lower)) / (table.value(lower + 1) - table.value(lower));
-  return random_bits < std::floor(std::ldexp(fraction, 32)) ? lower + 1 : lower;
+  return lower + (std::nearbyint(fraction * 65536) + random_bits >= 65536 ? 1 : 0);
 }
 
 template <class Float>
@@ -31,10 +31,10 @@ void expect_rule_on_random_inputs(const testing::Layout& layout) {
   for (int i = 0; i < 300000; ++i) {
     const float magnitude = std::bit_cast<float>(static_cast<uint32_t>(generator()) & 0x7fffffffu);
     if (!std::isfinite(magnitude)) continue;
-    const auto random_bits = static_cast<uint32_t>(generator());
+    const auto random_bits = static_cast<uint16_t>(generator());
     uint32_t expected = expected_code(table, magnitude, random_bits);
     if (expected == table.finite_codes()) expected = Float::encode(3e38f);
-    ASSERT_EQ(Float::encode_stochastic(magnitude, random_bits), expected) << magnitude << " " << random_bits;
+    ASSERT_EQ(Float::encode_stochastic_16(magnitude, random_bits), expected) << magnitude << " " << random_bits;
   }
 }
 
@@ -50,39 +50,35 @@ TEST(StochasticRounding, TurnsExactlyAtTheFraction) {
     for (uint32_t sixteenth = 1; sixteenth < 16; ++sixteenth) {
       const double step = table.value(code + 1) - table.value(code);
       const auto x = static_cast<float>(table.value(code) + step * sixteenth / 16);
-      const uint32_t threshold = sixteenth << 28;
-      ASSERT_EQ(E4m3::encode_stochastic(x, threshold - 1), code + 1);
-      ASSERT_EQ(E4m3::encode_stochastic(x, threshold), code);
-      ASSERT_EQ(E4m3::encode_stochastic(-x, threshold - 1), code + 1 + 0x80u);
+      const auto threshold = static_cast<uint16_t>(0x10000u - (sixteenth << 12));
+      ASSERT_EQ(E4m3::encode_stochastic_16(x, threshold), code + 1);
+      ASSERT_EQ(E4m3::encode_stochastic_16(x, static_cast<uint16_t>(threshold - 1)), code);
+      ASSERT_EQ(E4m3::encode_stochastic_16(-x, threshold), code + 1 + 0x80u);
     }
   }
 }
 
 TEST(StochasticRounding, TinyValuesKeepTheirProbability) {
-  // 2^-40 lies 2^-31 of the way from 0 to E4M3's 2^-9: two words of 2^32 lift it. 2^-42 is below one word.
-  EXPECT_EQ(E4m3::encode_stochastic(0x1p-40f, 1u), 1);
-  EXPECT_EQ(E4m3::encode_stochastic(0x1p-40f, 2u), 0);
-  EXPECT_EQ(E4m3::encode_stochastic(0x1p-42f, 0u), 0);
-  EXPECT_EQ(E4m3::encode_stochastic(-0x1p-149f, 0u), 0x80);
+  // 2^-24 lies 2^-15 of the way from 0 to E4M3's 2^-9: two words of 2^16 lift it. 2^-26 is half a word, a tie.
+  EXPECT_EQ(E4m3::encode_stochastic_16(0x1p-24f, 0xfffe), 1);
+  EXPECT_EQ(E4m3::encode_stochastic_16(0x1p-24f, 0xfffd), 0);
+  EXPECT_EQ(E4m3::encode_stochastic_16(0x1p-26f, 0xffff), 0);
+  EXPECT_EQ(E4m3::encode_stochastic_16(-0x1p-149f, 0xffff), 0x80);
 }
 
 TEST(StochasticRounding, OverflowIsThatOfTheRoundedValue) {
-  EXPECT_EQ(E4m3::encode_stochastic(449.0f, 0u, Overflow::kNonFinite), 0x7f);  // up, out of the range
-  EXPECT_EQ(E4m3::encode_stochastic(449.0f, 0xffffffffu, Overflow::kNonFinite), 0x7e);
-  EXPECT_EQ(E4m3::encode_stochastic(449.0f, 0u), 0x7e);
+  EXPECT_EQ(E4m3::encode_stochastic_16(449.0f, 0xffff, Overflow::kNonFinite), 0x7f);  // up, out of the range
+  EXPECT_EQ(E4m3::encode_stochastic_16(449.0f, 0, Overflow::kNonFinite), 0x7e);
+  EXPECT_EQ(E4m3::encode_stochastic_16(449.0f, 0xffff), 0x7e);
 }
 
-// The rule of 16 bits in double, where distance and sum are exact.
-TEST(StochasticRounding, FollowsTheRuleOfSixteenBits) {
+TEST(StochasticRounding, FollowsTheRuleInFourBits) {
   const CodeTable table(testing::kE2m1Layout);
   std::mt19937 generator(13);
   std::uniform_real_distribution<float> uniform(0.0f, 6.5f);
   const auto check = [&](float magnitude, uint16_t random_bits) {
-    const double held = std::min(double{magnitude}, 6.0);
-    const uint32_t lower = std::min(table.at_or_below(held), table.finite_codes() - 2);
-    const double gap = table.value(lower + 1) - table.value(lower);
-    const double distance = std::nearbyint((held - table.value(lower)) / gap * 65536);
-    const uint32_t expected = lower + (distance + random_bits >= 65536 ? 1 : 0);
+    const uint32_t most = table.finite_codes() - 1;
+    const uint32_t expected = magnitude < 6.0f ? expected_code(table, double{magnitude}, random_bits) : most;
     ASSERT_EQ(E2m1::encode_stochastic_16(magnitude, random_bits), expected) << magnitude << " " << random_bits;
     ASSERT_EQ(E2m1::encode_stochastic_16(-magnitude, random_bits), expected | 8u);
   };
@@ -104,7 +100,8 @@ TEST(StochasticRounding, MeanIsTheValue) {
   std::mt19937 generator(11);
   constexpr int kDraws = 1 << 20;
   double sum = 0;
-  for (int i = 0; i < kDraws; ++i) sum += E4m3::decode(E4m3::encode_stochastic(x, static_cast<uint32_t>(generator())));
+  for (int i = 0; i < kDraws; ++i)
+    sum += E4m3::decode(E4m3::encode_stochastic_16(x, static_cast<uint16_t>(generator())));
   const double p = (double{x} - 1.0) / 0.125;
   const double sigma = 0.125 * std::sqrt(p * (1 - p) / kDraws);
   EXPECT_NEAR(sum / kDraws, double{x}, 5 * sigma);

@@ -231,8 +231,9 @@ TEST(AdamW, Bf16MomentsRoundAsTheFormatSays) {
     const runtime::RoundingWords random{.seed = 77, .step = 5};
     for (size_t i = 0; i < before.narrow.size(); ++i) {
       const uint32_t word = random.word(i);
-      ASSERT_EQ(narrow.moment1.narrow[i], format::Bf16::encode_stochastic(wide.moment1[i], ~word)) << i;
-      ASSERT_EQ(narrow.moment2.narrow[i], format::Bf16::encode_stochastic(wide.moment2[i], ~word << 16)) << i;
+      const auto upper = static_cast<uint16_t>(word >> 16), lower = static_cast<uint16_t>(word);
+      ASSERT_EQ(narrow.moment1.narrow[i], format::Bf16::encode_stochastic_16(wide.moment1[i], upper)) << i;
+      ASSERT_EQ(narrow.moment2.narrow[i], format::Bf16::encode_stochastic_16(wide.moment2[i], lower)) << i;
     }
   }
 }
