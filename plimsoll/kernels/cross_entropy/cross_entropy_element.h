@@ -1,4 +1,4 @@
-// Arithmetic of a cross entropy on one logit and on one row, for hosts and CUDA devices. cross_entropy_loops.inc computes in the same
+// Arithmetic of a cross entropy on one logit and on one row, for CUDA devices. cross_entropy_loops.inc has it on vectors, in the same
 // order.
 #pragma once
 

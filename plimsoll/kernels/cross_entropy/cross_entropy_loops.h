@@ -6,7 +6,7 @@
 namespace plimsoll::kernels {
 
 struct CrossEntropyLoops {
-  // Rows begin .. end - 1. buffer: the calling thread's, [vocabulary + chunks] floats rounded up to 16 each.
+  // Rows begin .. end - 1. buffer: the calling thread's, floats: the vocabulary rounded up to 16, then one for each chunk.
   void (*rows)(const CrossEntropy& args, int64_t begin, int64_t end, float* buffer);
 };
 

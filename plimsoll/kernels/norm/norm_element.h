@@ -7,8 +7,9 @@
 
 namespace plimsoll::kernels {
 
-// A variance that overflows (values beyond 1e19) gives NaN, which is seen, instead of a row of zeros.
-PLIMSOLL_HD inline float rstd_of_variance(float variance, float epsilon) {
+// A variance that overflows (values beyond 1e19) gives NaN, which is seen, instead of a row of zeros. Each file has its own
+// copy, because files are compiled for different instruction sets.
+[[gnu::always_inline]] PLIMSOLL_HD static inline float rstd_of_variance(float variance, float epsilon) {
   return 1.0f / sqrtf(variance + epsilon) + (variance - variance);
 }
 

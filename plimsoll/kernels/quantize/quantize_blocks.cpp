@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "plimsoll/kernels/quantize/quantize.h"
+#include "plimsoll/kernels/quantize/quantize_element.h"
 #include "plimsoll/kernels/quantize/quantize_loops.h"
 #include "plimsoll/kernels/shared_amax.h"
 #include "plimsoll/runtime/divide_up.h"
@@ -16,7 +17,6 @@ namespace {
 
 constexpr int64_t kUnitCols = 2048;       // of blocks that are narrower: scales and maxima of a unit stay in L1
 constexpr int64_t kUnitElements = 32768;  // what a core reads twice from its L2
-constexpr uint8_t kNanCode = 0x7f;        // of E4M3 and E5M2
 
 // The matrix in units: one row of blocks high, some whole blocks wide. A unit finds its maxima, sets its scales and
 // encodes.
