@@ -48,6 +48,7 @@ class Alignment {
     if (scale.is_zero()) return add_mask(scale);
     exponent_ = std::max(exponent_, scale.exponent);
     largest_ = std::max(largest_, scale.largest());
+    smallest_rms_ = std::min(smallest_rms_, scale.rms());
     rms_ = std::isinf(rms_) ? scale.rms() : rms_ + 0.5 * std::log2(1 + std::exp2(2 * (scale.rms() - rms_)));
   }
   // A constant has no rms to keep near 1: it is enough that it fits.
@@ -55,11 +56,18 @@ class Alignment {
     if (scale.is_zero()) return add_mask(scale);
     exponent_ = std::max(exponent_, static_cast<int32_t>(std::ceil(scale.largest() - kHeadroom)));
     largest_ = std::max(largest_, scale.largest());
+    largest_constant_ = std::max(largest_constant_, scale.largest());
     if (std::isinf(rms_)) rms_ = scale.rms();
   }
   Scale scale() const {
     if (exponent_ == kNoExponent) return zero_scale();
     return {.exponent = exponent_, .remainder = rms_ - exponent_, .bound = std::max(largest_ - exponent_, mask_bound_)};
+  }
+  // log2 of the rms of the smallest tensor; infinite where there is none.
+  double smallest_rms() const { return smallest_rms_; }
+  // Exponent that a result of this scale comes to have: where it does not fit it is measured, with the constants in it.
+  double reached(const Scale& scale, at::ScalarType storage) const {
+    return fits(scale.bound, storage) ? scale.exponent : std::max(scale.rms(), largest_constant_);
   }
 
  private:
@@ -70,7 +78,8 @@ class Alignment {
   }
 
   int32_t exponent_ = kNoExponent;
-  double largest_ = -kUnbounded, mask_bound_ = -kUnbounded;
+  double largest_ = -kUnbounded, largest_constant_ = -kUnbounded, mask_bound_ = -kUnbounded;
+  double smallest_rms_ = std::numeric_limits<double>::infinity();
   double rms_ = -std::numeric_limits<double>::infinity();
 };
 
@@ -87,9 +96,10 @@ void multiply_by(double factor, at::Tensor& data) {
 
 Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stack& stack) {
   const Policy& policy = operands.session()->settings().policy;
+  const at::ScalarType storage = operands.session()->settings().storage;
   Scale product, self = zero_scale();
   Alignment alignment;
-  bool aligned = false, accumulates = false, term_constant = true;
+  bool aligned = false, accumulates = false, term_constant = true, adds_plain = false;
   Scale constants;  // product of those that are factors of an accumulator's term
   Scale self_constant = zero_scale();
   double smallest = kUnbounded;  // constant
@@ -98,7 +108,8 @@ Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stac
   };
   for (const Operand& operand : operands.all()) {
     if (!operand.is_data()) continue;
-    const bool constant = operand.tensor.dim() == 0 && !is_scaled(operand.tensor);
+    const bool plain = !is_scaled(operand.tensor), constant = plain && operand.tensor.dim() == 0;
+    adds_plain |= plain && !constant;
     if (operand.use == Use::kAligned || operand.use == Use::kCompared) {
       constant ? alignment.add_constant(operand.scale) : alignment.add(operand.scale);
       if (constant) note_constant(scale_of_constant(operand.tensor));
@@ -133,10 +144,14 @@ Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stac
     result.common = result.expected.exponent;
     note_constant(self_constant);
     if (term_constant) note_constant(autoscale::product(constants, scale_of_number(shifted_factor)));
+    // A plain tensor may be a mask: zeros, and numbers beside which the others vanish.
+    if (adds_plain && !self.is_zero() && !term.is_zero()) smallest = std::min({smallest, self.rms(), term.rms()});
   } else if (aligned) {
     result.expected = alignment.scale();
+    result.far_apart = alignment.smallest_rms() <
+                       alignment.reached(settled_by(policy, result.expected, false), storage) + smallest_normal(storage);
   }
-  result.small = smallest < result.common + smallest_normal(operands.session()->settings().storage);
+  result.far_apart |= smallest < result.common + smallest_normal(storage);
   return result;
 }
 

@@ -10,10 +10,10 @@
 namespace plimsoll::autoscale {
 
 struct Composition {
-  Scale expected;      // of the result; its exponent is that of what the kernel writes
-  Scale product;       // of the operands and numbers that are factors
-  int32_t common = 0;  // the exponent of aligned, compared and accumulated operands
-  bool small = false;  // a constant is below the normal numbers of the session's format
+  Scale expected;          // of the result; its exponent is that of what the kernel writes
+  Scale product;           // of the operands and numbers that are factors
+  int32_t common = 0;      // the exponent of aligned, compared and accumulated operands
+  bool far_apart = false;  // a constant, or a tensor beside one, is below the normal numbers of the session's format
 };
 
 // The composition for a plan with a rule, under the session's policy; growth over sums is left out.

@@ -17,7 +17,7 @@ namespace {
 
 using torch::jit::Stack;
 
-// In a session's counts the calls in place whose constant the tensor's format does not hold.
+// In a session's counts the calls whose constant the result's format does not hold beside the other values.
 constexpr const char* kLostConstant = "autoscale::lost_constant";
 
 int64_t elements_of_first(Operands& operands) {
@@ -87,7 +87,7 @@ Prepared prepare(const Plan& plan, Operands& operands, Stack& stack) {
     prepared.terms = elements_of_first(operands);
     const Scale largest = grown(prepared.composition.expected, plan.rule->growth, prepared.terms);
     const bool rounds_once = plan.in_place && rounds_from_fp32(operands.all().front().tensor);
-    prepared.spreads |= prepared.composition.small;
+    prepared.spreads |= prepared.composition.far_apart;
     const bool widens = widens_spread(operands.session()->settings().policy) &&
                         (prepared.spreads || plan.rule->spread == Spread::kSums);
     const bool narrow = operands.one_format() && !operands.wide() && !measures(plan) && !rounds_once && !widens &&
@@ -154,11 +154,11 @@ at::ScalarType dtype_of(const at::Tensor& result, const Plan& plan, const Operan
   return operands.result_dtype(result.dim(), prepared.spreads || sums);
 }
 
-// A constant that vanishes, or loses bits, in a result whose data have 16 bits.
+// A constant that vanishes, or loses bits, in a result whose data have 16 bits, or one beside which the others do.
 void count_lost_constant(Session& session, const std::string& name) {
   session.count(kLostConstant, &CallCounts::storage);
   TORCH_WARN_ONCE(
-      "autoscale: ", name, ": expected a constant that 16 bits hold beside the other values, got a smaller one; ",
+      "autoscale: ", name, ": expected a constant that 16 bits hold beside the other values, got one too far from them; ",
       "not in place, and under the policy autoscale, the result has FP32 data. report() counts such calls as ",
       kLostConstant);
 }
@@ -188,7 +188,7 @@ at::Tensor scaled_result(const at::Tensor& result, ResultScale scale, const Plan
   if (scale == ResultScale::kNormalised && !prepared.on_values) expected = normalised(operands.all(), result);
   if (scale == ResultScale::kLikeFirst && !prepared.on_values) expected = like_first(operands.all());
   const at::ScalarType dtype = dtype_of(result, plan, operands, prepared);
-  if (prepared.composition.small && dtype != at::kFloat) count_lost_constant(*operands.session(), plan.name);
+  if (prepared.composition.far_apart && dtype != at::kFloat) count_lost_constant(*operands.session(), plan.name);
   const Encoded encoded =
       encode({.data = result, .exponent = exponent}, *operands.session(),
              {.dtype = dtype,
@@ -204,7 +204,7 @@ void finish_in_place(const Plan& plan, Operands& operands, const Prepared& prepa
   const at::Tensor result = written.is_floating_point() ? written : written.to(at::kFloat);  // eq_
   const at::Tensor& self = operands.all().front().tensor;
   const Scale expected = expected_of(result, plan, prepared);
-  if (prepared.composition.small && scaled_impl(self).data().scalar_type() != at::kFloat && !keeps_remainder(self))
+  if (prepared.composition.far_apart && scaled_impl(self).data().scalar_type() != at::kFloat && !keeps_remainder(self))
     count_lost_constant(*operands.session(), plan.name);
   const bool follows = plan.results.front().scale == ResultScale::kFollows && follows_scales(operands, prepared);
   assign(self, {.data = result, .exponent = prepared.composition.expected.exponent}, follows ? &expected : nullptr);

@@ -137,6 +137,31 @@ def test_a_constant_that_fp16_does_not_hold_stays(name):
     torch.testing.assert_close(result, expected, rtol=2.0**-10 if name == "log" else 2.0**-22, atol=0)
 
 
+BESIDE_LARGE = {
+    "clamp": lambda x: x.clamp(max=1e15),
+    "clamp between": lambda x: x.clamp(-1e6, 1e6),
+    "where": lambda x: torch.where(x > 0.5, x, -1e9),
+    "index_fill": lambda x: x.index_fill(1, torch.tensor([1]), -1e9),
+    "scatter": lambda x: x.scatter(1, torch.zeros(8, 1, dtype=torch.long), 1e7),
+    "pad": lambda x: F.pad(x, (1, 1), value=-1e5),
+    "minimum": lambda x: torch.minimum(x, torch.tensor(1e9)),
+    "plain tensor": lambda x: torch.cat([x, torch.full((1, 8), 1e9)]),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_LARGE)
+def test_a_large_constant_leaves_the_other_elements(name):
+    x = autoscale.as_scaled(rows_apart([1.0] * 8, width=8))
+    expected = BESIDE_LARGE[name](autoscale.value(x))
+    torch.testing.assert_close(autoscale.value(BESIDE_LARGE[name](x)), expected, rtol=2.0**-11, atol=0)
+
+
+def test_data_stay_narrow_beside_a_constant_that_is_not_reached():
+    x = autoscale.as_scaled(rows_apart([1.0] * 8, width=8))
+    for y in (x.clamp(max=6e4), x.relu().clamp(max=6), x.masked_fill(x > 1, -1e4)):
+        assert autoscale.get_data_scale(y)[0].dtype == torch.float16
+
+
 def test_a_constant_that_is_lost_in_place_is_counted():
     x = autoscale.as_scaled(torch.tensor(SMALL))
     x.add_(0.5)
@@ -145,6 +170,9 @@ def test_a_constant_that_is_lost_in_place_is_counted():
     x.clamp_(min=1e-9)
     (row,) = (row for row in autoscale.report(x).ops if row.op == "autoscale::lost_constant")
     assert row.calls == 2
+    x.masked_fill_(x > 0.9, -1e9)
+    (row,) = (row for row in autoscale.report(x).ops if row.op == "autoscale::lost_constant")
+    assert row.calls == 3
 
 
 def test_a_constant_that_is_lost_under_another_policy_is_counted():

