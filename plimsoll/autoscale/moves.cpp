@@ -86,13 +86,16 @@ void run_view(const Plan& plan, Stack& stack) {
   const BelowAutoscale below;
   argument(plan, stack, 0) = impl.data();
   plan.run.callBoxed(stack);
+  const auto result_of = [&](const at::Tensor& data) {
+    return data.is_alias_of(impl.data()) ? make_view(data, impl) : make_scaled(data, options_like(self, impl.scale()));
+  };
   for (size_t i = stack.size() - plan.results.size(); i < stack.size(); ++i) {
     c10::IValue& value = stack[i];
     if (value.isTensor()) {
-      value = make_view(value.toTensor(), impl);
+      value = result_of(value.toTensor());
     } else if (value.isTensorList()) {
       c10::List<at::Tensor> list;
-      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(make_view(tensor, impl));
+      for (const at::Tensor& tensor : value.toTensorVector()) list.push_back(result_of(tensor));
       value = std::move(list);
     }
   }

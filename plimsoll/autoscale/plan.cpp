@@ -98,8 +98,11 @@ void plan_results(Plan& plan) {
   }
 }
 
-bool makes_view(const c10::FunctionSchema& schema) {
-  if (schema.arguments().empty()) return false;
+// One that torch composes may return a copy (contiguous, reshape, to): its parts say which.
+bool makes_view(const c10::OperatorHandle& op) {
+  const c10::FunctionSchema& schema = op.schema();
+  if (schema.arguments().empty() || op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd))
+    return false;
   const c10::Argument& self = schema.arguments().front();
   return self.alias_info() != nullptr && !self.alias_info()->isWrite();
 }
@@ -127,7 +130,7 @@ Plan make_plan(const c10::OperatorHandle& op, const Rule* rule, const c10::Opera
             .name = c10::toString(op.operator_name()),
             .rule = rule,
             .in_place = rule != nullptr && op.operator_name() != run.operator_name()};
-  const bool is_view = rule == nullptr ? makes_view(op.schema()) : rule->kind == RuleClass::kView;
+  const bool is_view = rule == nullptr ? makes_view(op) : rule->kind == RuleClass::kView;
   plan.is_composite = rule == nullptr && !is_view && is_composite(op);
   plan.kernel = is_view ? &run_view : &execute;
   if (rule == nullptr) {

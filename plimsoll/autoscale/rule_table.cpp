@@ -354,8 +354,6 @@ constexpr Rule kRules[] = {
     {.op = "view.dtype", .kind = kView, .kernel = refuse_view_of_bits},
     {.op = "view_as", .kind = kView, .operands = {kLinear, kAnyScale}, .scales = reshape_scales},
     {.op = "view_as_complex", .kind = kView, .scales = reshape_scales},
-    {.op = "reshape", .kind = kView, .scales = reshape_scales},
-    {.op = "reshape_as", .kind = kView, .operands = {kLinear, kAnyScale}, .scales = reshape_scales},
     {.op = "_reshape_alias", .kind = kView, .scales = reshape_scales},
     {.op = "_neg_view", .kind = kView, .scales = reshape_scales},
     {.op = "as_strided", .kind = kView},

@@ -226,6 +226,52 @@ def test_dtype_and_copies():
     assert autoscale.is_scaled(parameter) and torch.equal(autoscale.value(parameter), torch.full((8,), 5.0))
 
 
+COPIES = {
+    "contiguous": lambda x: x.t().contiguous(),
+    "reshape": lambda x: x.t().reshape(-1),
+    "reshape_as": lambda x: x.t().reshape_as(x),
+    "flatten": lambda x: x.t().flatten(),
+    "to": lambda x: x.to(torch.float32, copy=True),
+    "half": lambda x: x.half(),
+}
+
+
+@pytest.mark.parametrize("name", COPIES)
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_copy_in_inference_mode_has_memory_of_its_own(name, inference):
+    with torch.inference_mode(inference):
+        x = autoscale.as_scaled(random(4, 6))
+        before = autoscale.value(x).clone()
+        y = COPIES[name](x)
+        assert torch.equal(autoscale.value(y), COPIES[name](before).float())
+        y.mul_(3).zero_()
+        assert torch.equal(autoscale.value(x), before)
+        view = x.reshape(2, 12)
+        view.zero_()
+        assert not autoscale.value(x).any()
+
+
+def test_casts_in_inference_mode_are_those_of_the_values():
+    with torch.inference_mode():
+        x = autoscale.as_scaled(random(4, 6) * 1e3)
+        value = autoscale.value(x)
+        assert torch.equal(x.long(), value.long()) and not autoscale.is_scaled(x.long())
+        assert x.half().dtype == torch.float16 and x.to(torch.bfloat16).dtype == torch.bfloat16
+        assert x.contiguous() is x and x.cpu() is x
+
+
+def test_codes_in_inference_mode_are_of_the_order_that_a_product_reads():
+    layer: Any = autoscale.autoscale(torch.nn.Linear(12, 12), matmul_format="e4m3")
+
+    def attend(x):
+        heads = layer(x).view(2, 4, 3, 4).transpose(1, 2)
+        return autoscale.value(layer(heads.reshape(2, 4, 12)).detach())
+
+    expected = attend(random(2, 4, 12))
+    with torch.inference_mode():
+        assert torch.equal(attend(random(2, 4, 12)), expected)
+
+
 def test_a_model_runs_in_inference_mode():
     model: Any = autoscale.autoscale(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)))
     x = torch.randn(2, 3, 64)
