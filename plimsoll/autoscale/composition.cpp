@@ -41,6 +41,16 @@ void for_each_number(const Plan& plan, Stack& stack, F&& f) {
 
 double number(const c10::IValue& value) { return value.toScalar().to<double>(); }
 
+// NumberUse::kConstantFactor of the call.
+template <class Stack>
+double constant_factor(const Plan& plan, Stack& stack) {
+  double factor = 1;
+  for_each_number(plan, stack, [&](NumberUse use, const c10::IValue& value) {
+    if (use == NumberUse::kConstantFactor) factor = number(value);
+  });
+  return factor;
+}
+
 // Operands at one exponent.
 class Alignment {
  public:
@@ -127,9 +137,10 @@ Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stac
     }
   }
   double shifted_factor = 1;
+  const double of_constant = constant_factor(plan, stack);
   for_each_number(plan, stack, [&](NumberUse use, const c10::IValue& value) {
-    const Scale scale = scale_of_number(number(value));
     if (use == NumberUse::kConstant) {
+      const Scale scale = scale_of_number(of_constant * number(value));
       alignment.add_constant(scale);
       note_constant(scale);
     }
@@ -186,15 +197,18 @@ void apply(const Composition& composition, const Plan& plan, Operands& operands,
     }
   }
   const Policy& policy = operands.session()->settings().policy;
+  const double of_constant = constant_factor(plan, stack);
   for_each_number(plan, stack, [&](NumberUse use, c10::IValue& value) {
-    const double x = number(value);
+    const double x = number(value) * (use == NumberUse::kConstant ? of_constant : 1);
     const Scale scale = number_scale(policy, x);
     if (use == NumberUse::kTermFactor) {
       value = x * shift(composition.product, composition.common);
+    } else if (use == NumberUse::kConstantFactor) {
+      value = 1.0;
     } else if (use == NumberUse::kConstant && scale.is_mask()) {
       value = std::copysign(std::exp2(kMaskData), x);
-    } else if (use == NumberUse::kConstant && std::isfinite(x)) {
-      value = x == 0 ? 0.0 : x * std::exp2(-static_cast<double>(composition.common));
+    } else if (use == NumberUse::kConstant) {
+      value = x == 0 || !std::isfinite(x) ? x : x * std::exp2(-static_cast<double>(composition.common));
     } else if (is_factor_of_result(use) && !scale.is_zero()) {
       value = x * std::exp2(-static_cast<double>(scale.exponent));
     }

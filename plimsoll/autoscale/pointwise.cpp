@@ -64,10 +64,11 @@ std::optional<Two> two_operands(const c10::IValue& first, const c10::IValue& sec
   return Two{.a = a, .number = *factor, .b_scale = scale};
 }
 
-// self + alpha * other; sign: of other.
-std::optional<PointwiseCall> sum_with(const Plan& plan, const Stack& stack, double sign) {
+double alpha_of(const Stack& stack) { return stack.back().toScalar().to<double>(); }
+
+// self and other, each times its factor.
+std::optional<PointwiseCall> sum_with(const Plan& plan, const Stack& stack, double self, double other) {
   const auto argument = [&](size_t i) { return stack[stack.size() - plan.arguments.size() + i]; };
-  double self = 1, other = sign * argument(2).toScalar().to<double>();
   std::optional<Two> two = two_operands(argument(0), argument(1));
   if (!two && argument(1).isTensor()) {
     two = two_operands(argument(1), argument(0));
@@ -181,8 +182,15 @@ std::optional<PointwiseCall> product_call(const Plan& plan, const Stack& stack) 
                        .exponent = settled_exponent(expected),
                        .how = &CallCounts::storage};
 }
-std::optional<PointwiseCall> sum_call(const Plan& plan, const Stack& stack) { return sum_with(plan, stack, 1); }
-std::optional<PointwiseCall> difference_call(const Plan& plan, const Stack& stack) { return sum_with(plan, stack, -1); }
+std::optional<PointwiseCall> sum_call(const Plan& plan, const Stack& stack) {
+  return sum_with(plan, stack, 1, alpha_of(stack));
+}
+std::optional<PointwiseCall> difference_call(const Plan& plan, const Stack& stack) {
+  return sum_with(plan, stack, 1, -alpha_of(stack));
+}
+std::optional<PointwiseCall> reverse_difference_call(const Plan& plan, const Stack& stack) {
+  return sum_with(plan, stack, -alpha_of(stack), 1);
+}
 
 std::optional<PointwiseCall> tanh_call(const Plan& plan, const Stack& stack) {
   std::optional<PointwiseCall> call = call_alike(plan, stack, Function::kTanh);

@@ -27,7 +27,7 @@ struct PointwiseCall {
 
 // Nothing where the pass cannot do the call.
 using MakePointwiseCall = std::optional<PointwiseCall>(const Plan&, const torch::jit::Stack&);
-MakePointwiseCall product_call, sum_call, difference_call;
+MakePointwiseCall product_call, sum_call, difference_call, reverse_difference_call;
 MakePointwiseCall tanh_call, sigmoid_call, silu_call, gelu_call;
 MakePointwiseCall tanh_gradient_call, sigmoid_gradient_call, silu_gradient_call, gelu_gradient_call;
 

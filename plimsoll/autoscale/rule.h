@@ -57,10 +57,11 @@ enum class Use : uint8_t {
 // Effect of a number among the arguments.
 enum class NumberUse : uint8_t {
   kAsIs,
-  kFactor,      // its power of two goes into the result's scale
-  kDivisor,     // the same, of degree -1
-  kConstant,    // divided by the common power of two of aligned tensors, which is large enough for it
-  kTermFactor,  // takes the shift of an accumulator's term
+  kFactor,          // its power of two goes into the result's scale
+  kDivisor,         // the same, of degree -1
+  kConstant,        // divided by the common power of two of aligned tensors, which is large enough for it
+  kConstantFactor,  // multiplies the constant, and goes into it
+  kTermFactor,      // takes the shift of an accumulator's term
 };
 
 // Source of a result's scale. A result that is not floating point has none.

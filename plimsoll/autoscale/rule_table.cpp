@@ -7,6 +7,7 @@
 #include "plimsoll/autoscale/moves.h"
 #include "plimsoll/autoscale/norms.h"
 #include "plimsoll/autoscale/optimizers.h"
+#include "plimsoll/autoscale/partly_homogeneous.h"
 #include "plimsoll/autoscale/pointwise.h"
 #include "plimsoll/autoscale/powers.h"
 #include "plimsoll/autoscale/rule.h"
@@ -87,7 +88,7 @@ constexpr Rule kRules[] = {
      .results = {kMeasured}},
     {.op = "_adaptive_avg_pool2d", .kind = kDegreeOne},
     {.op = "_adaptive_avg_pool2d_backward", .kind = kDegreeOne, .operands = {kLinear, kValue}, .results = {kMeasured}},
-    {.op = "avg_pool2d", .kind = kDegreeOne},
+    {.op = "avg_pool2d", .kind = kDegreeOne, .kernel = pool_averages},
     {.op = "avg_pool2d_backward", .kind = kDegreeOne, .operands = {kLinear, kValue}, .results = {kMeasured}},
     {.op = "upsample_nearest1d", .kind = kDegreeOne},
     {.op = "upsample_nearest1d_backward", .kind = kDegreeOne, .results = {kMeasured}},
@@ -129,7 +130,11 @@ constexpr Rule kRules[] = {
      .scales = reduce},
     {.op = "mean", .kind = kDegreeOne, .growth = kMean, .spread = kSums},
     {.op = "mean.dim", .kind = kDegreeOne, .growth = kMean, .spread = kSums, .scales = reduce},
-    {.op = "linalg_vector_norm", .kind = kDegreeOne, .results = {kMeasured}, .spread = kWide},
+    {.op = "linalg_vector_norm",
+     .kind = kDegreeOne,
+     .results = {kMeasured},
+     .spread = kWide,
+     .kernel = take_vector_norm},
     {.op = "std.correction", .kind = kDegreeOne, .results = {kMeasured}, .spread = kWide},
     {.op = "cumsum", .kind = kDegreeOne, .results = {kMeasured}},
     {.op = "threshold_backward",
@@ -186,18 +191,22 @@ constexpr Rule kRules[] = {
      .in_place = run_in_place},
     {.op = "add.Scalar",
      .kind = kAdditive,
-     .numbers = {kConstant, kAsIs},
+     .numbers = {kConstant, kConstantFactor},
      .growth = kTerm,
      .kernel = run_pointwise<sum_call>,
      .in_place = run_in_place},
     {.op = "sub.Scalar",
      .kind = kAdditive,
-     .numbers = {kConstant, kAsIs},
+     .numbers = {kConstant, kConstantFactor},
      .growth = kTerm,
      .kernel = run_pointwise<difference_call>,
      .in_place = run_in_place},
     {.op = "rsub.Tensor", .kind = kAdditive, .results = {kMeasured}},
-    {.op = "rsub.Scalar", .kind = kAdditive, .numbers = {kConstant, kAsIs}, .growth = kTerm},
+    {.op = "rsub.Scalar",
+     .kind = kAdditive,
+     .numbers = {kConstant, kAsIs},
+     .results = {kMeasured},
+     .kernel = run_pointwise<reverse_difference_call>},
     {.op = "lerp.Scalar", .kind = kAdditive, .results = {kMeasured}, .in_place = run_in_place},
     {.op = "lerp.Tensor", .kind = kAdditive, .operands = {kAligned, kAligned, kValue}, .results = {kMeasured}},
     {.op = "maximum", .kind = kAdditive},

@@ -85,6 +85,32 @@ def test_an_additive_rule_rounds_once_and_shifts_exactly(name):
         assert ((autoscale.value(result).double() - expected).abs() <= bound).all(), (i, j)
 
 
+# Arguments on which the size of a result depends, beside the tensor.
+ARGUMENTS: dict[str, Any] = {
+    "count": lambda a: torch.linalg.vector_norm(a, ord=0),
+    "count of a row": lambda a: torch.norm(a, p=0, dim=1),
+    "sums of windows": lambda a: F.avg_pool2d(a[None, None], 32, divisor_override=1),
+    "rsub": lambda a: torch.rsub(a, 1, alpha=1e6),
+    "rsub of a small one": lambda a: torch.rsub(a, 1, alpha=1e-6),
+    "add.Scalar": lambda a: torch.ops.aten.add.Scalar(a, 1, 1e6),
+    "add.Scalar of a small one": lambda a: torch.ops.aten.add.Scalar(a, 3e4, 1e-9),
+    "sub.Scalar": lambda a: torch.ops.aten.sub.Scalar(a, 1, 1e6),
+    "add.Scalar in place": lambda a: torch.ops.aten.add_.Scalar(a, 1, 1e6),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+@pytest.mark.parametrize("exponent", [-10, 0, 10])
+@pytest.mark.parametrize("policy", ["autoscale", "amax"])  # the second one has no passes of the library
+def test_arguments_that_change_the_size_of_a_result_count(name, exponent, policy):
+    data = torch.full((64, 64), 2.0**7)  # whose sums over windows FP16 does not hold
+    data[0, 0] = 0
+    x = scaled(data.half(), exponent) if policy == "autoscale" else autoscale.as_scaled(data * 2.0**exponent, policy=policy)
+    expected = ARGUMENTS[name](data.double() * 2.0**exponent)
+    result = autoscale.value(ARGUMENTS[name](x)).double()
+    assert within(result, expected, gamma(3, torch.float16) * expected.abs() + SMALLEST * expected.abs().max())
+
+
 # With the roundings of those that torch composes of several.
 NONLINEAR: dict[str, Any] = {
     "exp": (torch.exp, 1),
