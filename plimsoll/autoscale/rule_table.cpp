@@ -345,7 +345,7 @@ constexpr Rule kRules[] = {
      .results = {kMeasured}},
     {.op = "plimsoll::softmax_forward", .kind = kNonlinear},
     {.op = "plimsoll::softmax_backward", .kind = kGradient, .operands = {kValue, kLinear}},
-    {.op = "plimsoll::rotary_turn", .kind = kDegreeOne, .operands = {kLinear, kAnyScale, kAnyScale}, .growth = kTerm},
+    {.op = "plimsoll::rotary_turn", .kind = kDegreeOne, .operands = {kLinear, kValue, kValue}, .growth = kTerm},
     {.op = "plimsoll::gemm", .kind = kProduct, .operands = {kValue, kValue, kValue}, .results = {kMeasured}},
     {.op = "plimsoll::column_sum", .kind = kDegreeOne, .growth = kSum},
 

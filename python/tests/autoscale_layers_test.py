@@ -277,3 +277,18 @@ def test_every_optimizer_of_torch_steps_as_in_fp32(name):
             losses_of_step.append(float(optimizer.step(closure)))
         losses.append(losses_of_step)
     assert rounds_alike(*torch.tensor(losses).T), losses
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_angles_of_a_transformer_layer_stay_exact(interleaved):
+    te: Any = pytest.importorskip("plimsoll.pytorch")
+    torch.manual_seed(0)
+    layer = te.TransformerLayer(32, 64, 4, hidden_dropout=0, attention_dropout=0, rotary_pos_interleaved=interleaved)
+    angles = te.RotaryPositionEmbedding(8, interleaved=interleaved)(4000)[-6:]  # of hundreds of turns
+    x = random(6, 2, 32)
+    model: Any = autoscale.autoscale(copy.deepcopy(layer))
+    expected, result = layer(x, rotary_pos_emb=angles), model(x, rotary_pos_emb=angles)
+    assert near(result, expected, 8)
+    # Angles that a caller has scaled turn by what they are.
+    turned = te.apply_rotary_pos_emb(autoscale.as_scaled(random(6, 2, 4, 8)), autoscale.as_scaled(angles % 6.0))
+    assert near(turned, te.apply_rotary_pos_emb(random(6, 2, 4, 8), autoscale.value(autoscale.as_scaled(angles % 6.0))))

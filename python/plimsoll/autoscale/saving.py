@@ -14,13 +14,15 @@ from plimsoll.autoscale.tensors import value
 
 
 class EnterArguments:
-    """Forward pre-hook that scales arguments. A copy of the module keeps it; pickle, and so torch.save of a module, ends here."""
+    """Forward pre-hook that scales arguments, except those by name that the module has in _plain_arguments. A copy of the module
+    keeps it; pickle, and so torch.save of a module, ends here."""
 
     def __init__(self, entering: Callable[[Any], Any]) -> None:
         self._entering = entering
 
     def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return self._entering(args), self._entering(kwargs)
+        plain = {name: kwargs[name] for name in getattr(module, "_plain_arguments", ()) if name in kwargs}
+        return self._entering(args), self._entering(kwargs) | plain
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EnterArguments:
         return self

@@ -38,6 +38,8 @@ class MultiheadAttention(Parallel):
     gradient from its heads, marked `sequence_parallel` as one to be summed over tp_group.
     """
 
+    _plain_arguments = ("rotary_pos_emb",)  # for autoscale(): 16 bits hold no angle of hundreds of turns
+
     def __init__(
         self,
         hidden_size: int,

@@ -43,6 +43,8 @@ class TransformerLayer(Parallel):
     stays grows by 1 / (1 - rate). Larsson et al., FractalNet, 2017; Huang et al., stochastic depth, 2016.
     """
 
+    _plain_arguments = ("rotary_pos_emb",)  # for autoscale(): 16 bits hold no angle of hundreds of turns
+
     def __init__(
         self,
         hidden_size: int,
