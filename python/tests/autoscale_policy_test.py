@@ -1,6 +1,9 @@
 """The methods of scaling as policies of one engine: where exponents come from, and what becomes of a range that FP16 lacks."""
 
 import contextlib
+import copy
+import gc
+import weakref
 from typing import Any
 
 import plimsoll.autoscale as autoscale
@@ -8,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from plimsoll.autoscale import compare, compare_command, policy
+from plimsoll.autoscale.loss_scaling import scaler_of
 from rounded_results import RoundedResults
 from rounding import approx, rounds_alike
 from torch import nn
@@ -102,6 +106,76 @@ def test_a_dynamic_loss_scale_grows_after_clean_steps():
         scales.append(1 / scale(layer.weight.grad))
         optimizer.step()
     assert scales == [2, 2, 2, 4]
+
+
+def scales_of_steps(layers, optimizers, steps, x=1.0):
+    """The loss scale of each step."""
+    scales = []
+    for _ in range(steps):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        layers(torch.full((1, 1), x)).sum().backward()
+        grads = [p.grad for p in layers.parameters() if p.grad is not None]
+        scales.append(1 / scale(grads[0]))
+        for optimizer in optimizers:
+            optimizer.step()
+    return scales
+
+
+def test_two_optimizers_of_a_model_move_the_loss_scale_once_a_step():
+    layers: Any = autoscale.autoscale(
+        nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1)), policy=policy.dynamic_loss_scale(2.0, growth_interval=2)
+    )
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.0) for layer in layers]
+    assert scales_of_steps(layers, optimizers, 5) == [2, 2, 4, 4, 8]
+    overflowing = scales_of_steps(layers, optimizers, 3, torch.inf)
+    assert overflowing == [8, 4, 2] and autoscale.report(layers).skipped_steps == 6
+
+
+@pytest.mark.parametrize("first_overflows", [True, False])
+def test_a_step_is_clean_when_the_gradients_of_all_optimizers_are(first_overflows):
+    layers: Any = autoscale.autoscale(nn.ModuleList([nn.Linear(1, 1), nn.Linear(1, 1)]), policy="dynamic_loss_scale")
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=1.0) for layer in layers]
+    x = [torch.full((1, 1), torch.inf if overflows else 1e-6) for overflows in (first_overflows, not first_overflows)]
+    for _ in range(2):
+        (layers[0](x[0]) + layers[1](x[1])).sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    (layers[0](x[0]) + layers[1](x[1])).sum().backward()
+    assert scale(layers[0].weight.grad) == 2.0**-14
+
+
+def test_a_copy_has_the_loss_scaler_when_its_original_is_gone():
+    model: Any = autoscale.autoscale(nn.Linear(1, 1), policy="dynamic_loss_scale")
+    twin = copy.deepcopy(model)
+    del model
+    gc.collect()
+    optimizer = torch.optim.SGD(twin.parameters(), lr=1.0)
+    scales_of_steps(twin, [optimizer], 2, torch.inf)
+    assert autoscale.value(twin.weight).isfinite().all() and autoscale.report(twin).skipped_steps == 2
+    scaler = scaler_of(twin)
+    assert scaler is not None
+    followed = weakref.ref(scaler)
+    del twin, scaler
+    gc.collect()
+    assert followed() is None
+
+
+def test_a_state_dict_has_the_loss_scale():
+    def made() -> Any:
+        return autoscale.autoscale(nn.Linear(1, 1), policy=policy.dynamic_loss_scale(2.0, growth_interval=3))
+
+    model, again = made(), made()
+    scales_of_steps(model, [torch.optim.SGD(model.parameters(), lr=0.0)], 5)
+    state = model.state_dict()
+    for strict in (True, False):
+        again.load_state_dict(state, strict=strict)
+        assert scales_of_steps(again, [torch.optim.SGD(again.parameters(), lr=0.0)], 2) == [4, 8]
+    other: Any = autoscale.autoscale(nn.Linear(1, 1))
+    other.load_state_dict(state)  # it has no use for one
+    again.load_state_dict(other.state_dict())
+    with pytest.raises(ValueError, match="expected a loss scale's exponent and clean steps, got torch.float32"):
+        again.load_state_dict(state | {"autoscale.loss_scale": torch.zeros(2)})
 
 
 @pytest.mark.parametrize("make", [policy.dynamic_loss_scale, policy.automatic_loss_scale])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import warnings
 import weakref
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from plimsoll.autoscale.packing import LOSS_SCALE
 from plimsoll.autoscale.policy import LossScale
+from plimsoll.autoscale.saving import EnterArguments
 from plimsoll.autoscale.sharded import shards_of, units_of
 from plimsoll.autoscale.tensors import is_scaled
 
@@ -21,8 +24,22 @@ _BINS = 256  # of amp::GradientHistogram
 _SKIPPED_IN_A_ROW = 20  # a scale that begins at 2^16 has come to 2^-4, at which gradients of that size have no place in FP16
 
 
+@dataclass
+class _Round:
+    """One training step, in which optimizers step each parameter once. Where it began, and what all gradients held."""
+
+    exponent: int
+    clean_steps: int
+    skipped_in_a_row: int
+    parameters: set[int] = field(default_factory=set)  # by id()
+    found_inf: bool = False
+    norm: float = 0.0
+    histogram: torch.Tensor = field(default_factory=lambda: torch.zeros(_BINS, dtype=torch.int64))
+
+
 class LossScaler:
     """The loss scale of one session. Without gradients torch's optimizers leave a parameter as it is: that skips a step.
+    The scale moves once for all optimizers of a training step.
 
     module: whose parameters are scaled, or shards of FullyShardedDataParallel. Of these each rank has a part, so what their
     gradients hold is shared, and a step is a collective."""
@@ -38,6 +55,19 @@ class LossScaler:
         self._skipped_in_a_row = 0
         self._warned = False
         self._clean_steps = 0
+        self._round: _Round | None = None
+
+    def state(self) -> torch.Tensor:
+        """Exponent, and steps since it moved, for a file."""
+        return torch.tensor([self.exponent, self._clean_steps])
+
+    def load(self, state: torch.Tensor) -> None:
+        if state.shape != (2,) or state.is_floating_point():
+            raise ValueError(f"autoscale: expected a loss scale's exponent and clean steps, got {state.dtype} of {list(state.shape)}")
+        exponent, self._clean_steps = state.tolist()
+        self.exponent = min(max(exponent, _LEAST_EXPONENT), _LARGEST_EXPONENT)
+        self._round = None
+        self._session.set_gradient_exponent(-self.exponent)
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         module = self._module()
@@ -46,7 +76,8 @@ class LossScaler:
         parameters = [p for p in everything if p in shards or self._scales(p)]
         if not parameters:
             return
-        data = [self._data(p.grad) for p in parameters if p.grad is not None]
+        step = self._round_of({id(parameter) for parameter in parameters})
+        data = [self._data(p.grad, step.exponent) for p in parameters if p.grad is not None]
         norm, non_finite, histogram = 0.0, 0, torch.zeros(_BINS, dtype=torch.int64)
         if data:
             norm, _, non_finite, _, _, histogram = _ops.unscale_gradients_(data, 1.0)  # times 1: only looked at
@@ -60,12 +91,21 @@ class LossScaler:
             for parameter in parameters:
                 parameter.grad = None
             self.skipped += 1
-        self._notice_skips(non_finite > 0)
-        self._update(non_finite > 0, norm, histogram)
+        step.found_inf |= non_finite > 0
+        step.norm = math.hypot(step.norm, norm)
+        step.histogram = step.histogram + histogram
+        self._notice_skips(step)
+        self._update(step)
         self._session.set_gradient_exponent(-self.exponent)
 
-    def _notice_skips(self, skipped: bool) -> None:
-        self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
+    def _round_of(self, parameters: set[int]) -> _Round:
+        if self._round is None or not self._round.parameters.isdisjoint(parameters):
+            self._round = _Round(self.exponent, self._clean_steps, self._skipped_in_a_row)
+        self._round.parameters |= parameters
+        return self._round
+
+    def _notice_skips(self, step: _Round) -> None:
+        self._skipped_in_a_row = step.skipped_in_a_row + 1 if step.found_inf else 0
         if self._skipped_in_a_row == _SKIPPED_IN_A_ROW and not self._warned:
             self._warned = True
             warnings.warn(
@@ -83,17 +123,19 @@ class LossScaler:
         scaled = grad if is_scaled(grad) else parameter
         return is_scaled(scaled) and _ops.autoscale_session_id(scaled) == self._session_id
 
-    def _data(self, grad: torch.Tensor) -> torch.Tensor:
+    @staticmethod
+    def _data(grad: torch.Tensor, exponent: int) -> torch.Tensor:
         """The gradient with the scale on it. That of a shard, and one that is reduced by DistributedDataParallel, is a value."""
-        return _ops.autoscale_data(grad) if is_scaled(grad) else grad * 2.0**self.exponent
+        return _ops.autoscale_data(grad) if is_scaled(grad) else grad * 2.0**exponent
 
-    def _update(self, found_inf: bool, norm: float, histogram: torch.Tensor) -> None:
-        scale = 2.0 ** min(max(self.exponent, _LEAST_EXPONENT), _LARGEST_EXPONENT)
-        evidence = {"histogram": histogram, "grad_norm": norm / scale} if self._rule.growth == "histogram" else {}
+    def _update(self, step: _Round) -> None:
+        """From where the step began, however many of its optimizers have been seen."""
+        scale = 2.0 ** min(max(step.exponent, _LEAST_EXPONENT), _LARGEST_EXPONENT)
+        evidence = {"histogram": step.histogram, "grad_norm": step.norm / scale} if self._rule.growth == "histogram" else {}
         chosen, self._clean_steps, _ = _ops.next_loss_scale(
             scale=scale,
-            growth_tracker=self._clean_steps,
-            found_inf=found_inf,
+            growth_tracker=step.clean_steps,
+            found_inf=step.found_inf,
             growth_interval=self._rule.growth_interval,
             min_scale=2.0**_LEAST_EXPONENT,
             max_scale=2.0**_LARGEST_EXPONENT,
@@ -102,21 +144,36 @@ class LossScaler:
         self.exponent = round(math.log2(chosen))
 
 
-_followed: weakref.WeakKeyDictionary[torch.nn.Module, LossScaler] = weakref.WeakKeyDictionary()
+# By what a module and its copies share, as they share the session.
+_followed: weakref.WeakKeyDictionary[EnterArguments, LossScaler] = weakref.WeakKeyDictionary()
 
 
 def scaler_of(module: torch.nn.Module) -> LossScaler | None:
     """None, where the policy of autoscale() has no loss scale that changes."""
-    return _followed.get(module)
+    hooks = (hook for hook in module._forward_pre_hooks.values() if isinstance(hook, EnterArguments))
+    return next((_followed[hook] for hook in hooks if hook in _followed), None)
 
 
-def follow(module: torch.nn.Module, session: Any, rule: LossScale) -> LossScaler | None:
-    """A scaler for the optimizers of a module, as long as that lives."""
+def follow(module: torch.nn.Module, session: Any, rule: LossScale, entering: EnterArguments) -> None:
+    """Makes a scaler for the optimizers of a module and its copies, as long as one of them, and so `entering`, lives."""
     parameter = next((each for each in module.parameters() if is_scaled(each)), None)
     if rule.growth == "none" or (parameter is None and not units_of(module)):
-        return None
+        return
     session_id = None if parameter is None else _ops.autoscale_session_id(parameter)
-    scaler = _followed[module] = LossScaler(module, session, session_id, rule)
+    scaler = _followed[entering] = LossScaler(module, session, session_id, rule)
     handle = register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: scaler.before_step(optimizer))
-    weakref.finalize(module, handle.remove)
-    return scaler
+    weakref.finalize(entering, handle.remove)
+
+
+def save_loss_scale(module: torch.nn.Module, state: dict[str, Any], prefix: str, metadata: dict[str, Any]) -> None:
+    """In a state dict, the loss scale as `autoscale.loss_scale`."""
+    scaler = scaler_of(module)
+    if scaler is not None:
+        state[prefix + LOSS_SCALE] = scaler.state()
+
+
+def load_loss_scale(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """The inverse. A module whose policy has no loss scale that changes leaves it out."""
+    saved, scaler = state.pop(prefix + LOSS_SCALE, None), scaler_of(module)
+    if saved is not None and scaler is not None:
+        scaler.load(saved)

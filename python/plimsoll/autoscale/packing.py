@@ -11,6 +11,7 @@ from plimsoll._torch_internals import tree_map
 from plimsoll.autoscale.tensors import get_data_scale, is_scaled, scaled_array
 
 SCALE, REMAINDER = ".scale", ".remainder"
+LOSS_SCALE = "autoscale.loss_scale"
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from plimsoll.autoscale.packing import REMAINDER, SCALE, ScaledArray
+from plimsoll.autoscale.packing import LOSS_SCALE, REMAINDER, SCALE, ScaledArray
 from plimsoll.autoscale.tensors import value
 
 
@@ -38,7 +38,7 @@ def values_in(module: torch.nn.Module, state: dict[str, Any]) -> dict[str, Any]:
     """A state dict with each parameter's value in its dtype, and no scales. Shared parameters share the value's memory."""
     names = [name for name in state if name + SCALE in state]
     parameters = dict(module.named_parameters(remove_duplicate=False))
-    values = dict(state)
+    values = {name: x for name, x in state.items() if not name.endswith(LOSS_SCALE)}
     seen: dict[int, torch.Tensor] = {}
     for name in names:
         scale = values.pop(name + SCALE)

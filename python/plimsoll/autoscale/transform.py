@@ -10,7 +10,7 @@ import torch
 
 from plimsoll._torch_internals import tree_map
 from plimsoll.autoscale import policy as policies
-from plimsoll.autoscale.loss_scaling import follow
+from plimsoll.autoscale.loss_scaling import follow, load_loss_scale, save_loss_scale
 from plimsoll.autoscale.packing import load_hook, save_hook
 from plimsoll.autoscale.policy import Policy
 from plimsoll.autoscale.saving import EnterArguments, save_values
@@ -93,11 +93,14 @@ def autoscale(
         _scale_parameters(module, session, _of_unit_size if policy.alters_model else lambda parameter: parameter)
         enter_when_called(module, session, policy)
         remember(module, session)
+        enter_arguments = EnterArguments(entering)
         if policy.loss_scale is not None:
-            follow(module, session, policy.loss_scale)
-        module.register_forward_pre_hook(EnterArguments(entering), with_kwargs=True)
-        module.register_state_dict_post_hook(save_hook)
-        module.register_load_state_dict_pre_hook(load_hook)
+            follow(module, session, policy.loss_scale, enter_arguments)
+        module.register_forward_pre_hook(enter_arguments, with_kwargs=True)
+        for save in (save_hook, save_loss_scale):
+            module.register_state_dict_post_hook(save)
+        for load in (load_hook, load_loss_scale):
+            module.register_load_state_dict_pre_hook(load)
         save_values(module)
         return module
     if not callable(module_or_function):
