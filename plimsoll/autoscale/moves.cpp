@@ -176,14 +176,20 @@ void fill(const Plan& plan, Stack& stack) {
 
 void zero(const Plan& plan, Stack& stack) {
   const at::Tensor self = argument(plan, stack, 0).toTensor();
+  const ScaledTensorImpl& impl = scaled_impl(self);
   count_move(plan, self);
   {
     const BelowAutoscale below;
-    scaled_impl(self).data().zero_();
+    impl.data().zero_();
+    const at::Tensor remainder = impl.is_whole() ? at::Tensor() : remainder_of(impl);
+    if (remainder.defined()) {
+      remainder.zero_();
+    } else {
+      impl.shared().remainder.reset();
+    }
   }
-  scaled_impl(self).shared().remainder.reset();
-  scaled_impl(self).shared().codes = {};
-  if (scaled_impl(self).is_whole()) scaled_impl(self).shared().scale = zero_scale();
+  impl.shared().codes = {};
+  if (impl.is_whole()) impl.shared().scale = zero_scale();
   finish_with(plan, stack, self);
 }
 

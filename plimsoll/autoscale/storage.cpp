@@ -42,8 +42,8 @@ float rescale(const Part& from, int32_t exponent, const Part& to) {
 
 // Remainder that rounding to `rounded` lost, as SharedScale::remainder. It is at most half of the last bit of the data,
 // which kRemainderShift makes about as large as they are.
-at::Tensor cut_off(const Raw& value, const Encoded& encoded, const at::Tensor& rounded) {
-  const int32_t left = encoded.scale.is_zero() ? 0 : value.exponent - encoded.scale.exponent;
+at::Tensor cut_off(const Raw& value, const Scale& scale, const at::Tensor& rounded) {
+  const int32_t left = scale.is_zero() ? 0 : value.exponent - scale.exponent;
   const at::Tensor exact = times_power(value.data, left, at::kFloat);
   return times_power(exact - rounded.to(at::kFloat), kRemainderShift, at::kFloat).to(rounded.scalar_type());
 }
@@ -193,9 +193,16 @@ void set_exponent(SharedScale& shared, int32_t exponent) {
   shared.scale = with_exponent(shared.scale, exponent);
 }
 
+at::Tensor remainder_of(const ScaledTensorImpl& x) {
+  const at::Tensor &remainder = x.shared().remainder, &base = x.shared().base, &data = x.data();
+  if (!remainder.defined() || x.is_base()) return remainder;
+  if (!lie_alike(remainder, base)) return {};
+  return remainder.as_strided(data.sizes(), data.strides(), data.storage_offset() - base.storage_offset());
+}
+
 at::Tensor data_to_write(const ScaledTensorImpl& target, int32_t exponent) {
-  const at::Tensor &data = target.data(), &remainder = target.shared().remainder;
-  if (!remainder.defined() || !target.is_base()) return exponent == 0 ? data : times_power(data, exponent, at::kFloat);
+  const at::Tensor &data = target.data(), remainder = remainder_of(target);
+  if (!remainder.defined()) return exponent == 0 ? data : times_power(data, exponent, at::kFloat);
   if (std::abs(exponent) <= kLargestStep && lie_alike(data, remainder)) {
     const at::Tensor value = at::empty_like(data, data.options().dtype(at::kFloat));
     rescale({data, remainder}, exponent, {value});
@@ -216,7 +223,8 @@ bool keeps_remainder(const at::Tensor& target) {
   const SharedScale& shared = impl.shared();
   // C++'s optimizers write into parameter.data().
   const bool parameter = shared.parameter || (target.requires_grad() && target.is_leaf());
-  return impl.is_base() && impl.data().scalar_type() != at::kFloat &&
+  if (!impl.is_base()) return remainder_of(impl).defined();
+  return impl.data().scalar_type() != at::kFloat &&
          (shared.remainder.defined() || (parameter && shared.session->settings().rounding == Rounding::kRemainder));
 }
 
@@ -288,10 +296,26 @@ void assign_scaled(const at::Tensor& target, const at::Tensor& source) {
   assign(target, {.data = data_to_write(impl), .exponent = scale.exponent}, &scale);
 }
 
+namespace {
+
+// Remainder of what the tensor's data, written at this scale, have of the value.
+void keep_cut_off(const at::Tensor& tensor, const Raw& value, const Scale& scale) {
+  const ScaledTensorImpl& target = scaled_impl(tensor);
+  if (!keeps_remainder(tensor)) return target.shared().remainder.reset();
+  const at::Tensor lost = cut_off(value, scale, target.data());
+  if (target.is_base()) {
+    target.shared().remainder = lost;
+  } else {
+    remainder_of(target).copy_(lost);
+  }
+}
+
+}  // namespace
+
 void assign(const at::Tensor& tensor, const Raw& value, const Scale* expected) {
   const ScaledTensorImpl& target = scaled_impl(tensor);
   SharedScale& shared = target.shared();
-  if (target.is_whole() && assign_at_same_exponent(tensor, value, expected)) return;
+  if (target.is_base() && assign_at_same_exponent(tensor, value, expected)) return;
   const at::ScalarType dtype = target.data().scalar_type();
   Session& session = *shared.session;
   const bool keeps_exponent = keeps_exponents(session.settings().policy) && !shared.scale.is_zero();
@@ -303,13 +327,10 @@ void assign(const at::Tensor& tensor, const Raw& value, const Scale* expected) {
                                   .rounding = session.settings().rounding});
   shared.codes = {};
   if (target.is_whole()) {
-    const bool keeps = keeps_remainder(tensor);
     target.data().copy_(encoded.data);
     shared.scale = encoded.scale;
-    shared.remainder = keeps ? cut_off(value, encoded, target.data()) : at::Tensor();
-    return;
+    return keep_cut_off(tensor, value, encoded.scale);
   }
-  shared.remainder.reset();
   const Scale& now = shared.scale;
   const int32_t exponent = std::max(now.exponent, encoded.scale.exponent);
   const double bound = std::max(with_exponent(now, exponent).bound, with_exponent(encoded.scale, exponent).bound);
@@ -317,6 +338,7 @@ void assign(const at::Tensor& tensor, const Raw& value, const Scale* expected) {
   const int32_t left = encoded.scale.is_zero() ? 0 : encoded.scale.exponent - exponent;
   target.data().copy_(times_power(encoded.data, left, dtype));
   shared.scale.bound = bound;
+  keep_cut_off(tensor, value, encoded.scale.is_zero() ? encoded.scale : with_exponent(encoded.scale, exponent));
 }
 
 }  // namespace plimsoll::autoscale

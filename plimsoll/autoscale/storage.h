@@ -53,6 +53,9 @@ bool fits(double bound, at::ScalarType dtype);
 // x, floating point, as it enters. A tensor without dimensions stays in FP32.
 at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& session);
 
+// The part of SharedScale::remainder that belongs to a tensor's data; undefined where there is none.
+at::Tensor remainder_of(const ScaledTensorImpl& x);
+
 // The data of a tensor that is about to be written, with the remainder that belongs to them, times 2^exponent.
 at::Tensor data_to_write(const ScaledTensorImpl& target, int32_t exponent = 0);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -88,6 +89,35 @@ TEST(Variants, AParameterThatIsWrittenInPlaceKeepsWhatIsCutOff) {
   scaled_impl(weight).shared().parameter = true;
   for (int i = 0; i < 256; ++i) weight.add_(step);
   EXPECT_TRUE(at::equal(value_to_write(scaled_impl(weight)), at::full({300, 70}, 1 + 0x1p-8)));
+}
+
+// Steps below the last bit of a parameter add up, whatever is written into a part of it, or through another view.
+TEST(Variants, AWriteIntoAViewOfAParameterKeepsWhatIsCutOffTheRest) {
+  const auto session = std::make_shared<Session>(Settings{});
+  const at::Tensor step = join({at::ones({4, 6}), -16}, session), five = join({at::full({6}, 5, at::kHalf)}, session);
+  const std::function<void(const at::Tensor&)> writes[] = {
+      [](const at::Tensor& weight) { weight[0].zero_(); },
+      [](const at::Tensor& weight) { weight[0].fill_(3); },
+      [&](const at::Tensor& weight) { weight[0].copy_(five); },
+      [](const at::Tensor& weight) { weight[0].mul_(8).mul_(0.125); },
+      [](const at::Tensor& weight) { weight.t().select(1, 0).add_(1); }};
+  for (const auto& write : writes) {
+    const at::Tensor weight = as_scaled(at::ones({4, 6}), session);
+    scaled_impl(weight).shared().parameter = true;
+    for (int i = 0; i < 256; ++i) {
+      weight.add_(step);
+      write(weight);
+    }
+    const at::Tensor rest = value_to_write(scaled_impl(weight)).narrow(0, 1, 3);
+    EXPECT_LE((rest - (1 + 0x1p-8)).abs().max().item<float>(), 0x1p-16) << &write - writes;
+  }
+  const at::Tensor weight = as_scaled(at::ones({4, 6}), session);
+  scaled_impl(weight).shared().parameter = true;
+  weight.add_(step);
+  for (int i = 0; i < 255; ++i) i % 2 == 0 ? weight[1].add_(step[1]) : weight.t().add_(step.t());
+  const at::Tensor value = value_to_write(scaled_impl(weight));
+  EXPECT_TRUE(at::equal(value[1], at::full({6}, 1 + 0x1p-8)));
+  EXPECT_TRUE(at::equal(value[2], at::full({6}, 1 + 0x1p-9)));
 }
 
 // 1 + 2^-11 as 1 and half a last place more, and as the next number and half a place less; remainders are times 2^11.

@@ -136,7 +136,7 @@ at::Tensor result_of_rule(const at::Tensor& data, const at::Tensor& scales, cons
 
 // Remainder of rounding a parameter, as its dtype; no elements where nothing is kept.
 at::Tensor kept_remainder(const at::Tensor& x) {
-  const at::Tensor& remainder = scaled_impl(x).shared().remainder;
+  const at::Tensor remainder = autoscale::remainder_of(scaled_impl(x));
   return remainder.defined() ? remainder : scaled_impl(x).data().new_empty({0});
 }
 
