@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <mutex>
 
 #include "plimsoll/ops/tensor/dtype.h"
 #include "plimsoll/ops/tensor/quantize.h"
@@ -39,6 +40,19 @@ Codes encode(const at::Tensor& matrix, const Scale& scale, at::ScalarType dtype)
   return {.data = quantized.tensor.data.view(dtype), .exponent = exponent};
 }
 
+// Threads may read one weight at once, and each may be the first to ask for its codes. Held for a copy of two fields.
+std::mutex codes_mutex;
+
+Codes codes_beside(const SharedScale& shared) {
+  const std::lock_guard lock(codes_mutex);
+  return shared.codes;
+}
+
+void keep_beside(SharedScale& shared, const Codes& codes) {
+  const std::lock_guard lock(codes_mutex);
+  shared.codes = codes;
+}
+
 }  // namespace
 
 format::Format operand_format(at::ScalarType dtype) {
@@ -53,11 +67,11 @@ void encode_operand(Operand& operand, at::ScalarType dtype) {
   at::Tensor memory = scaled ? scaled_impl(operand.tensor).shared().base : operand.data.contiguous();
   if (!memory.is_non_overlapping_and_dense()) return;
   Codes codes;
-  if (scaled) codes = scaled_impl(operand.tensor).shared().codes;
+  if (scaled) codes = codes_beside(scaled_impl(operand.tensor).shared());
   if (!codes.data.defined() || codes.data.scalar_type() != dtype) {
     codes = encode(as_rows(memory), operand.scale, dtype);
     if (!codes.data.defined()) return;
-    if (scaled) scaled_impl(operand.tensor).shared().codes = codes;
+    if (scaled) keep_beside(scaled_impl(operand.tensor).shared(), codes);
   }
   const at::Tensor& viewed = scaled ? operand.data : memory;
   operand.data =
