@@ -10,7 +10,7 @@
 namespace plimsoll::gauge {
 namespace {
 
-// The watch's name of a value's gradient. A stream has none: what is added to it has.
+// The watch's name of a value's gradient. A stream has none, nor has what a norm makes of it: what is added to it has.
 std::optional<std::string> gradient_of(const std::string& value) {
   const size_t slash = value.find('/');
   const std::string layer = value.substr(0, slash), place = value.substr(slash + 1);

@@ -3,7 +3,9 @@
 #include <ATen/ops/randint.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "plimsoll/gauge/calibration.h"
 #include "plimsoll/models/decoder/model.h"
@@ -170,13 +172,34 @@ TEST(LanguageModelCalibration, GradientsScaleByTheInverse) {
     after.observe_gradients(tokens, {.tokens = 128, .loss_scale = 2});
     const models::Amaxes want = before.gradient_amaxes(freedoms), got = after.gradient_amaxes(freedoms);
     for (const models::GaugedTensor& value : freedoms.values) {
-      ASSERT_EQ(want.contains(value.name), !value.name.ends_with("/stream")) << each.name << " " << value.name;
+      const bool has_none = value.name.ends_with("/stream") || value.name.ends_with("/input");
+      ASSERT_EQ(want.contains(value.name), !has_none) << each.name << " " << value.name;
       if (!want.contains(value.name)) continue;
       EXPECT_GT(want.at(value.name), 0) << each.name << " " << value.name;
       EXPECT_EQ(std::ldexp(want.at(value.name), -exponent_of(value, exponents)), got.at(value.name))
           << each.name << " " << value.name;
     }
     for (const at::Tensor& parameter : each.model->module().parameters()) EXPECT_FALSE(parameter.grad().defined());
+  }
+}
+
+TEST(LanguageModelWorstCase, HasWhatANormGives) {
+  const at::NoGradGuard no_grad;
+  constexpr float kLargest = 2000;
+  for (const GaugedModel& each : gauged_models()) {
+    const models::Freedoms freedoms = each.model->freedoms();
+    for (const std::string norm : {"blocks.1.self_attention.layernorm_qkv.layer_norm_weight",
+                                   "blocks.1.layernorm_mlp.layer_norm_weight", "norm.weight"}) {
+      at::Tensor weight = each.model->module().named_parameters()[norm];
+      const at::Tensor before = weight.clone();
+      weight[3] = kLargest;
+      float largest = 0;
+      const models::Amaxes bounds = each.model->worst_case_amaxes();
+      for (const models::GaugedTensor& value : freedoms.values)
+        if (value.name.ends_with("/input")) largest = std::max(largest, bounds.at(value.name));
+      EXPECT_GE(largest, kLargest * std::sqrt(static_cast<float>(weight.numel()))) << each.name << " " << norm;
+      weight.copy_(before);
+    }
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 
 #include "plimsoll/gauge/t5_calibration.h"
 #include "plimsoll/models/t5/freedoms.h"
@@ -127,6 +128,15 @@ TEST(T5Calibration, KeepsTheLargestOfAllInputs) {
   other.observe(second);
   for (const auto& [name, amax] : both.amaxes())
     EXPECT_EQ(amax, std::max(one.amaxes().at(name), other.amaxes().at(name)));
+}
+
+TEST(WorstCase, HasWhatANormGives) {
+  const at::NoGradGuard no_grad;
+  T5ForConditionalGeneration model = small_t5({});
+  const std::string norm = "encoder.block.0.layer.1.layer_norm";
+  at::Tensor weight = model->named_parameters()[norm + ".weight"];
+  weight[3] = 2000;
+  EXPECT_GE(models::worst_case_amaxes(*model).at(norm + "/output"), 2000 * std::sqrt(static_cast<float>(weight.numel())));
 }
 
 TEST(WorstCase, IsReachedByNoInput) {

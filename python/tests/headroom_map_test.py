@@ -22,6 +22,7 @@ NAMES = [
     for block in (0, 2, 10)
     for layer, rest in (
         (0, "layer_norm/input"),
+        (0, "layer_norm/output"),
         (0, "SelfAttention.q/output"),
         (1, "layer_norm/input"),
         (1, "DenseReluDense.wo/hidden"),
@@ -36,6 +37,7 @@ NAMES += [
     "decoder.block.0.layer.2.layer_norm/input",
     "decoder.block.0.layer.2.DenseReluDense.wi/output",
     "encoder.final_layer_norm/input",
+    "encoder.final_layer_norm/output",
     "lm_head/output",
 ]
 WO = BLOCK.format(2, 1) + "DenseReluDense.wo/output"
@@ -46,7 +48,7 @@ def test_rows_are_blocks_and_columns_what_is_in_them():
     assert len(set(found.values())) == len(NAMES)  # no two values share a cell
     assert rows_of(list(found.values())) == ["encoder 0", "encoder 2", "encoder 10", "encoder end", "decoder 0", "lm_head"]
     assert columns_of(list(found.values())) == [
-        *(("self-attention", name) for name in ("stream", "q", "o")),
+        *(("self-attention", name) for name in ("stream", "normed", "q", "o")),
         *(("cross-attention", name) for name in ("stream", "k")),
         *(("feed-forward", name) for name in ("stream", "wi", "hidden", "wo")),
     ]

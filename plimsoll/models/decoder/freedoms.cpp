@@ -33,7 +33,8 @@ class DecoderFreedomsBuilder {
     norm("norm.");
     stream("norm");
     if (!config_.ties_head) weight({.name = "head.weight"});
-    freedoms_.values.push_back({.name = "head/output"});
+    value({.name = "head/input"});
+    value({.name = "head/output"});
     say_what_has_none();
     return std::move(freedoms_);
   }
@@ -122,6 +123,7 @@ class DecoderFreedomsBuilder {
     const std::string qkv = path + "layernorm_qkv";
     norm(qkv + ".layer_norm_");
     stream(qkv);
+    value({.name = qkv + "/input"});
     const size_t query = pair(config_.norms_heads ? path + "query_norm" : qkv + ".query");
     const size_t read = pair(qkv + ".value");
     GaugedTensor of_query = {.name = qkv + "/query", .pair = query},
@@ -151,6 +153,7 @@ class DecoderFreedomsBuilder {
   void feed_forward(const std::string& path) {
     norm(path + "layer_norm_");
     stream(path + "fc1");
+    value({.name = path + "fc1/input"});
     const std::vector<int64_t> hidden = each_its_own(config_.ffn_dim);
     std::optional<size_t> up;
     if (kernels::is_gated(config_.activation)) {

@@ -127,6 +127,7 @@ at::Tensor DecoderImpl::run_blocks(const at::Tensor& embedded, const LayerInput&
   }
   const ops::NormOutput normed = norm->forward(stream.hidden, stream.residual);
   nn::report_between("norm", "stream", stream.residual.defined() ? normed.sum : stream.hidden);
+  nn::report_between("head", "input", normed.output);
   return normed.output;
 }
 

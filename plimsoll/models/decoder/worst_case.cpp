@@ -32,7 +32,7 @@ class DecoderBounds {
       const at::Tensor fed = branch(feed_forward(block + "layernorm_mlp."), block + "mlp_norm.");
       stream_ = config_.parallel_residual ? stream_ + attended + fed : stream_ + fed;
     }
-    const Normed last = norm("norm", "norm.");
+    const Normed last = norm("norm", "head", "norm.");
     record("head/output", product(weight(config_.ties_head ? "token_embedding.weight" : "head.weight"), {}, last));
     return std::move(amaxes_);
   }
@@ -48,9 +48,21 @@ class DecoderBounds {
     const at::Tensor factor = weight(prefix + "weight");
     return {config_.zero_centered_norms ? factor + 1 : factor, weight_or_none(prefix + "bias")};
   }
-  Normed norm(const std::string& path, const std::string& prefix) {
+  // reader: of what the norm gives.
+  Normed norm(const std::string& path, const std::string& reader, const std::string& prefix) {
     record(path + "/stream", stream_);
-    return normed(prefix);
+    const Normed result = normed(prefix);
+    record(reader + "/input", bounds_of(result, length_));
+    return result;
+  }
+  // Bounds of a token of this length, before weight and bias.
+  static at::Tensor bounds_of(const Normed& x, double length) {
+    const at::Tensor bounds = x.weight.abs() * length;
+    return x.bias.defined() ? bounds + x.bias.abs() : bounds;
+  }
+  // Queries and keys as attention reads them: a pair of channels that turns is sqrt 2 times as large, where one takes all.
+  at::Tensor turned(const at::Tensor& bounds) const {
+    return config_.learned_positions ? bounds : bounds * std::sqrt(2.0);
   }
 
   // Bounds of |W x + b|, x a token behind a norm: [out].
@@ -67,16 +79,16 @@ class DecoderBounds {
   }
 
   void head_norm(const std::string& prefix, const std::string& value) {
-    const Normed x = normed(prefix);
-    const at::Tensor bounds = x.weight.abs() * std::sqrt(static_cast<double>(config_.head_dim));
-    record(value, x.bias.defined() ? bounds + x.bias.abs() : bounds);
+    record(value, turned(bounds_of(normed(prefix), std::sqrt(static_cast<double>(config_.head_dim)))));
   }
 
   at::Tensor attention(const std::string& path) {
     const std::string qkv = path + "layernorm_qkv";
-    const Normed x = norm(qkv, qkv + ".layer_norm_");
-    part(qkv + ".query_", qkv + "/query", x);
-    part(qkv + ".key_", qkv + "/key", x);
+    const Normed x = norm(qkv, qkv, qkv + ".layer_norm_");
+    for (const char* which : {"query", "key"}) {
+      const at::Tensor bounds = part(c10::str(qkv, ".", which, "_"), c10::str(qkv, "/", which), x);
+      if (!config_.norms_heads) record(c10::str(qkv, "/", which), turned(bounds));
+    }
     if (config_.norms_heads) {
       head_norm(path + "query_norm.", qkv + "/normed_query");
       head_norm(path + "key_norm.", qkv + "/normed_key");
@@ -87,7 +99,7 @@ class DecoderBounds {
   }
 
   at::Tensor feed_forward(const std::string& path) {
-    const Normed x = norm(path + "fc1", path + "layer_norm_");
+    const Normed x = norm(path + "fc1", path + "fc1", path + "layer_norm_");
     // SiLU and GELU lengthen nothing.
     if (!kernels::is_gated(config_.activation)) {
       return output(path + "fc2", path + "fc2_", part(path + "fc1_", path + "fc1/output", x));
@@ -107,9 +119,7 @@ class DecoderBounds {
   // Bounds of what is added to the stream.
   at::Tensor branch(const at::Tensor& bounds, const std::string& prefix) const {
     if (!config_.norms_branches) return bounds;
-    const Normed of = normed(prefix);
-    const at::Tensor added = of.weight.abs() * length_;
-    return of.bias.defined() ? added + of.bias.abs() : added;
+    return bounds_of(normed(prefix), length_);
   }
 
   const DecoderConfig& config_;

@@ -101,6 +101,7 @@ at::Tensor GptImpl::normalised(const at::Tensor& tokens, std::optional<bool> is_
   }
   const ops::NormOutput normed = norm->forward(stream.hidden, stream.residual);
   nn::report_between("norm", "stream", stream.residual.defined() ? normed.sum : stream.hidden);
+  nn::report_between("head", "input", normed.output);
   return normed.output;
 }
 

@@ -42,6 +42,7 @@ class T5FreedomsBuilder {
   void norm(const std::string& name) {
     weight({.name = name});
     value({.name = name, .residual = true}, "/input");
+    value({.name = name}, "/output");
   }
 
   // Adds to the residual stream, and takes back what `of` has given.

@@ -34,6 +34,7 @@ at::Tensor T5Residual::normalised(const T5WeightImpl& norm, double epsilon) {
   if (pending_.defined()) hidden_ = result.sum;
   pending_ = at::Tensor();
   nn::report_values(norm.path, "input", hidden_);
+  nn::report_between(norm.path, "output", result.output);
   return result.output;
 }
 

@@ -78,6 +78,7 @@ class T5Bounds {
   }
   at::Tensor norm(const std::string& path) {
     record(path + "/input", stream_);
+    record(path + "/output", weight(path).abs() * length_);
     return weight(path);
   }
 

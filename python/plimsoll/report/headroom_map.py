@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 # Names of a T5's sub-layers, in the order in which they run.
 SUB_LAYERS = {"SelfAttention": "self-attention", "EncDecAttention": "cross-attention", "DenseReluDense": "feed-forward"}
-PLACES = ("stream", "q", "k", "v", "o", "wi", "wi_0", "wi_1", "hidden", "wo")
+PLACES = ("stream", "normed", "q", "k", "v", "o", "wi", "wi_0", "wi_1", "hidden", "wo")
 
 Bits = float | None  # to the format's largest number, less than 0 beyond it; None: Inf or NaN
 
@@ -41,10 +41,12 @@ def _place(name: str, sub_layers: dict[str, str]) -> Place:
     module, _, role = name.rpartition("/")
     if match := re.match(r"(\w+)\.block\.(\d+)\.layer\.\d+", module):
         last = module.rpartition(".")[2]
-        column = "stream" if last == "layer_norm" else "hidden" if role == "hidden" else last
+        of_norm = "normed" if role == "output" else "stream"
+        column = of_norm if last == "layer_norm" else "hidden" if role == "hidden" else last
         return Place(f"{match[1]} {match[2]}", SUB_LAYERS.get(sub_layers.get(match[0], ""), ""), column)
     if module.endswith(".final_layer_norm"):
-        return Place(f"{module.partition('.')[0]} end", SUB_LAYERS["SelfAttention"], "stream")
+        column = "normed" if role == "output" else "stream"
+        return Place(f"{module.partition('.')[0]} end", SUB_LAYERS["SelfAttention"], column)
     if match := re.match(r"(\w+\.\d+)\.(.+)", module):
         return Place(match[1], "", f"{match[2]}/{role}")
     return Place(module, "" if not sub_layers else SUB_LAYERS["SelfAttention"], "stream" if sub_layers else role)
