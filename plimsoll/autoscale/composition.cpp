@@ -159,8 +159,9 @@ Composition compose(const Plan& plan, Operands& operands, const torch::jit::Stac
     if (adds_plain && !self.is_zero() && !term.is_zero()) smallest = std::min({smallest, self.rms(), term.rms()});
   } else if (aligned) {
     result.expected = alignment.scale();
-    result.far_apart = alignment.smallest_rms() <
-                       alignment.reached(settled_by(policy, result.expected, false), storage) + smallest_normal(storage);
+    result.far_apart =
+        alignment.smallest_rms() <
+        alignment.reached(settled_by(policy, result.expected, false), storage) + smallest_normal(storage);
   }
   result.far_apart |= smallest < result.common + smallest_normal(storage);
   return result;

@@ -158,7 +158,8 @@ at::ScalarType dtype_of(const at::Tensor& result, const Plan& plan, const Operan
 void count_lost_constant(Session& session, const std::string& name) {
   session.count(kLostConstant, &CallCounts::storage);
   TORCH_WARN_ONCE(
-      "autoscale: ", name, ": expected a constant that 16 bits hold beside the other values, got one too far from them; ",
+      "autoscale: ", name,
+      ": expected a constant that 16 bits hold beside the other values, got one too far from them; ",
       "not in place, and under the policy autoscale, the result has FP32 data. report() counts such calls as ",
       kLostConstant);
 }

@@ -96,8 +96,7 @@ TEST(Variants, AWriteIntoAViewOfAParameterKeepsWhatIsCutOffTheRest) {
   const auto session = std::make_shared<Session>(Settings{});
   const at::Tensor step = join({at::ones({4, 6}), -16}, session), five = join({at::full({6}, 5, at::kHalf)}, session);
   const std::function<void(const at::Tensor&)> writes[] = {
-      [](const at::Tensor& weight) { weight[0].zero_(); },
-      [](const at::Tensor& weight) { weight[0].fill_(3); },
+      [](const at::Tensor& weight) { weight[0].zero_(); }, [](const at::Tensor& weight) { weight[0].fill_(3); },
       [&](const at::Tensor& weight) { weight[0].copy_(five); },
       [](const at::Tensor& weight) { weight[0].mul_(8).mul_(0.125); },
       [](const at::Tensor& weight) { weight.t().select(1, 0).add_(1); }};

@@ -136,7 +136,8 @@ TEST(WorstCase, HasWhatANormGives) {
   const std::string norm = "encoder.block.0.layer.1.layer_norm";
   at::Tensor weight = model->named_parameters()[norm + ".weight"];
   weight[3] = 2000;
-  EXPECT_GE(models::worst_case_amaxes(*model).at(norm + "/output"), 2000 * std::sqrt(static_cast<float>(weight.numel())));
+  EXPECT_GE(models::worst_case_amaxes(*model).at(norm + "/output"),
+            2000 * std::sqrt(static_cast<float>(weight.numel())));
 }
 
 TEST(WorstCase, IsReachedByNoInput) {

@@ -63,7 +63,9 @@ class LossScaler:
 
     def load(self, state: torch.Tensor) -> None:
         if state.shape != (2,) or state.is_floating_point():
-            raise ValueError(f"autoscale: expected a loss scale's exponent and clean steps, got {state.dtype} of {list(state.shape)}")
+            raise ValueError(
+                f"autoscale: expected a loss scale's exponent and clean steps, got {state.dtype} of {list(state.shape)}"
+            )
         exponent, self._clean_steps = state.tolist()
         self.exponent = min(max(exponent, _LEAST_EXPONENT), _LARGEST_EXPONENT)
         self._round = None
