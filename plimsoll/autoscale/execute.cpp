@@ -160,7 +160,8 @@ void count_lost_constant(Session& session, const std::string& name) {
   TORCH_WARN_ONCE(
       "autoscale: ", name,
       ": expected a constant that 16 bits hold beside the other values, got one too far from them; ",
-      "not in place, and under the policy autoscale, the result has FP32 data. report() counts such calls as ",
+      "under the policy autoscale a result has FP32 data then, unless it is written into a memory that other tensors "
+      "have, too. report() counts such calls as ",
       kLostConstant);
 }
 
@@ -205,8 +206,11 @@ void finish_in_place(const Plan& plan, Operands& operands, const Prepared& prepa
   const at::Tensor result = written.is_floating_point() ? written : written.to(at::kFloat);  // eq_
   const at::Tensor& self = operands.all().front().tensor;
   const Scale expected = expected_of(result, plan, prepared);
-  if (prepared.composition.far_apart && scaled_impl(self).data().scalar_type() != at::kFloat && !keeps_remainder(self))
-    count_lost_constant(*operands.session(), plan.name);
+  const bool is_narrow = scaled_impl(self).data().scalar_type() != at::kFloat && !keeps_remainder(self);
+  if (prepared.composition.far_apart && is_narrow) {
+    const bool widens = widens_spread(operands.session()->settings().policy) && widen_alone(self);
+    if (!widens) count_lost_constant(*operands.session(), plan.name);
+  }
   const bool follows = plan.results.front().scale == ResultScale::kFollows && follows_scales(operands, prepared);
   assign(self, {.data = result, .exponent = prepared.composition.expected.exponent}, follows ? &expected : nullptr);
   stack.emplace_back(self);

@@ -193,6 +193,17 @@ void set_exponent(SharedScale& shared, int32_t exponent) {
   shared.scale = with_exponent(shared.scale, exponent);
 }
 
+bool widen_alone(const at::Tensor& tensor) {
+  auto* impl = dynamic_cast<ScaledTensorImpl*>(tensor.unsafeGetTensorImpl());
+  if (impl == nullptr || impl->shared_pointer().use_count() > 1 || !impl->is_base() || impl->scales().defined() ||
+      impl->shared().parameter || (tensor.requires_grad() && tensor.is_leaf()))
+    return false;
+  impl->shared().base = impl->data().to(at::kFloat);
+  impl->shared().codes = {};
+  impl->set_view(impl->shared().base);
+  return true;
+}
+
 at::Tensor remainder_of(const ScaledTensorImpl& x) {
   const at::Tensor &remainder = x.shared().remainder, &base = x.shared().base, &data = x.data();
   if (!remainder.defined() || x.is_base()) return remainder;

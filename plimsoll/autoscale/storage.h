@@ -53,6 +53,10 @@ bool fits(double bound, at::ScalarType dtype);
 // x, floating point, as it enters. A tensor without dimensions stays in FP32.
 at::Tensor as_scaled(const at::Tensor& x, const std::shared_ptr<Session>& session);
 
+// Gives a tensor data in FP32, where no other tensor has its memory and it is no parameter. False, and nothing is done,
+// where that is not so.
+bool widen_alone(const at::Tensor& tensor);
+
 // The part of SharedScale::remainder that belongs to a tensor's data; undefined where there is none.
 at::Tensor remainder_of(const ScaledTensorImpl& x);
 

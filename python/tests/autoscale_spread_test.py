@@ -164,6 +164,7 @@ def test_data_stay_narrow_beside_a_constant_that_is_not_reached():
 
 def test_a_constant_that_is_lost_in_place_is_counted():
     x = autoscale.as_scaled(torch.tensor(SMALL))
+    others = x[1:]  # which have the memory, too
     x.add_(0.5)
     assert "autoscale::lost_constant" not in {row.op for row in autoscale.report(x).ops}
     x.add_(1e-8)
@@ -172,7 +173,31 @@ def test_a_constant_that_is_lost_in_place_is_counted():
     assert row.calls == 2
     x.masked_fill_(x > 0.9, -1e9)
     (row,) = (row for row in autoscale.report(x).ops if row.op == "autoscale::lost_constant")
-    assert row.calls == 3
+    assert row.calls == 3 and torch.equal(autoscale.value(others), autoscale.value(x)[1:])
+
+
+def test_a_constant_in_place_stays_in_a_memory_that_no_other_tensor_has():
+    weight = autoscale.as_scaled(rows_apart([1.0] * 8, width=8)).requires_grad_()
+    hidden = torch.ones(8, 8).triu(1) > 0
+    plain = autoscale.value(weight.detach()).requires_grad_()
+
+    def attend(x):
+        scores = x @ torch.eye(8)
+        scores /= 3
+        scores.masked_fill_(hidden, -1e9)
+        return F.softmax(scores, -1).square().sum()
+
+    ours, expected = attend(weight), attend(plain)
+    assert ours.item() == pytest.approx(expected.item(), rel=4 * 2.0**-11)
+    ours.backward()
+    expected.backward()
+    assert weight.grad is not None and plain.grad is not None
+    error = (autoscale.value(weight.grad) - plain.grad).abs().max()
+    assert error <= 8 * 2.0**-11 * plain.grad.abs().max()
+    assert "autoscale::lost_constant" not in {row.op for row in autoscale.report(ours).ops}
+    x = autoscale.as_scaled(torch.tensor(SMALL))
+    x.add_(1e-8).clamp_(max=1e15)
+    torch.testing.assert_close(autoscale.value(x), autoscale.value(autoscale.as_scaled(torch.tensor(SMALL))) + 1e-8)
 
 
 def test_a_constant_that_is_lost_under_another_policy_is_counted():
