@@ -1,9 +1,12 @@
 // The optimizer's step as torch knows it: torch.ops.plimsoll.adamw_.
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/stack.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <optional>
 #include <tuple>
+#include <vector>
 
 #include "plimsoll/kernels/adamw/adamw_cuda.h"
 #include "plimsoll/ops/tensor/device_stream.h"
@@ -102,6 +105,22 @@ void adamw_op(at::Tensor& parameter, const at::Tensor& grad, at::Tensor& moment1
   ops::on_device_of(parameter, [&](auto... stream) { kernels::adamw(args, stream...); });
 }
 
+// Tensors that the operator writes get another version: graphs that saved them, and what is kept of a weight, go by it.
+void count_writes(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  std::vector<at::Tensor> written;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const c10::AliasInfo* const alias = arguments[i].alias_info();
+    const c10::IValue& value = torch::jit::peek(*stack, i, arguments.size());
+    if (alias != nullptr && alias->isWrite() && value.isTensor()) written.push_back(value.toTensor());
+  }
+  {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
+  }
+  for (const at::Tensor& tensor : written) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 void check_values(const char* op, const at::Tensor& tensor, std::initializer_list<at::ScalarType> dtypes) {
   const bool is_known = std::ranges::find(dtypes, tensor.scalar_type()) != dtypes.end();
   TORCH_CHECK(is_known && tensor.is_contiguous() && !tensor.is_neg(), op, ": expected a contiguous tensor of ",
@@ -163,6 +182,10 @@ TORCH_LIBRARY_IMPL(plimsoll, CPU, library) {
 }
 
 TORCH_LIBRARY_IMPL(plimsoll, CUDA, library) { library.impl("adamw_", &adamw_op); }
+
+TORCH_LIBRARY_IMPL(plimsoll, ADInplaceOrView, library) {
+  library.impl("adamw_", torch::CppFunction::makeFromBoxedFunction<&count_writes>());
+}
 
 // Torch's fallback for views of negated memory cannot write through an argument: it ends the process.
 TORCH_LIBRARY_IMPL(plimsoll, Negative, library) { library.impl("adamw_", torch::CppFunction::makeFallthrough()); }

@@ -2,6 +2,7 @@
 
 import copy
 
+import plimsoll.pytorch as te
 import pytest
 import torch
 from plimsoll.optim import AdamW
@@ -77,6 +78,36 @@ def test_a_narrow_parameter_that_somebody_writes_is_the_new_master():
     weight.grad = torch.zeros_like(weight)
     optimizer.step()
     assert torch.all((optimizer.state[weight]["master"] - 4.0).abs() < 2e-3)
+
+
+def test_a_step_is_seen_by_what_is_kept_of_the_weight():
+    layer = te.Linear(32, 32)
+    x = torch.randn(3, 32)
+    layer(x, is_first_microbatch=True).sum().backward()
+    before = layer.weight._version
+    AdamW(layer.parameters(), lr=0.1).step()
+    assert layer.weight._version > before
+    with pytest.raises(RuntimeError, match="changed since"):
+        layer(x, is_first_microbatch=False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_second_backward_after_a_step_is_torchs_error(dtype):
+    layer = nn.Linear(8, 8).to(dtype)
+    loss = layer(torch.ones(2, 8, dtype=dtype, requires_grad=True)).sum()
+    loss.backward(retain_graph=True)
+    AdamW(layer.parameters()).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_weight_of_codes_counts_a_step():
+    with te.fp8_model_init():
+        layer = te.Linear(32, 32)
+    layer(torch.randn(3, 32)).sum().backward()
+    before = layer.weight._version
+    AdamW(layer.parameters(), lr=0.1).step()
+    assert layer.weight._version > before
 
 
 @pytest.mark.parametrize("masters", ["fp32", "split", "none"])
