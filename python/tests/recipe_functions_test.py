@@ -1,11 +1,13 @@
 """DelayedScaling with functions in it."""
 
+import functools
 from typing import Any
 
 import plimsoll.pytorch as te
 import pytest
 import torch
 from plimsoll.common.recipe import DelayedScaling
+from plimsoll.common.recipe_functions import number_of
 from rounding import approx
 
 
@@ -85,6 +87,32 @@ def test_recipes_of_one_function_and_other_fields_are_apart():
     for margin in (1, 4, 2):
         run(layer, (1.0,), DelayedScaling(margin=margin, scaling_factor_compute_algo=fixed))
         assert layer.input_scale.item() == 2.0**margin
+
+
+class Fixed(torch.nn.Module):
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, amax, scale, fp8_max, recipe):
+        return self.scale
+
+
+def test_functions_that_print_alike_are_apart():
+    def fixed(scale, amax, old, fp8_max, recipe):
+        return scale
+
+    layer: Any = te.Linear(4, 3)
+    for make in (lambda scale: functools.partial(fixed, torch.tensor(scale)), Fixed, lambda scale: Fixed(scale).forward):
+        for scale in (0.12341, 0.12342):
+            run(layer, (1.0,), DelayedScaling(scaling_factor_compute_algo=make(scale)))
+            assert layer.input_scale.item() == approx(1 / scale, 2)
+
+
+def test_a_recipe_with_a_function_has_one_number():
+    fixed = Fixed(2.0)
+    first, second = (DelayedScaling(scaling_factor_compute_algo=fixed.forward) for _ in range(2))
+    assert number_of(first) == number_of(second) != number_of(DelayedScaling(amax_compute_algo=fixed.forward))
 
 
 def test_what_a_function_raises_comes_through():

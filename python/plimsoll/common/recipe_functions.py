@@ -5,19 +5,27 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 _recipes: list[Any] = []
-_numbers: dict[str, int] = {}
+_numbers: dict[Any, int] = {}
 
 
 def number_of(recipe: Any) -> int:
     """One for each value of a recipe. Its functions live as long as the process, since a graph may outlive the recipe."""
-    key = repr(recipe)
+    key = (type(recipe), *(_identity(getattr(recipe, field.name)) for field in fields(recipe)))
     if key not in _numbers:
         _numbers[key] = len(_recipes)
         _recipes.append(copy.copy(recipe))
     return _numbers[key]
+
+
+def _identity(value: Any) -> Any:
+    """Of a function its address, which nobody else gets while the registry keeps it: two of them may print alike."""
+    if inspect.ismethod(value):  # made anew by each access
+        return id(value.__self__), id(value.__func__)
+    return id(value) if callable(value) else repr(value)
 
 
 def recipe_of(number: int) -> Any:
