@@ -287,6 +287,37 @@ def test_a_parameter_stays_the_object_that_it_is(move):
     assert not torch.equal(weight.codes, codes)  # the optimizer writes to the parameter that the module reads
 
 
+@pytest.mark.parametrize("rule", [None, recipe.MXFP8BlockScaling()])
+def test_a_move_that_fails_leaves_the_codes(rule):
+    module = quantized(MODULES["LayerNormMLP"], **({} if rule is None else {"recipe": rule}))
+    module(torch.randn(2, 32)).sum().backward()
+    weights = weights_of(module)
+    before = {name: [weight, *weight.held()[:4]] for name, weight in weights.items()}
+    calls = failing = 0
+
+    def moved(tensor):
+        nonlocal calls
+        calls += 1
+        if calls == failing:
+            raise RuntimeError("no such device")
+        return tensor.clone()
+
+    module._apply(moved)
+    count = calls
+    assert count > 8
+    for place in range(1, count + 1):
+        calls, failing = 0, place
+        parts = {name: weight.held()[:4] for name, weight in weights.items()}
+        with pytest.raises(RuntimeError, match="no such device"):
+            module._apply(moved)
+        assert list(module.state_dict()) and all(buffer.device.type == "cpu" for buffer in module.buffers())
+        for name, weight in weights.items():
+            assert module.get_parameter(name) is weight is before[name][0]
+            kept = {part is other for part, other in zip(weight.held()[:4], parts[name], strict=True) if other is not None}
+            assert len(kept) == 1, "all parts have moved, or none"
+            assert all(now is None or torch.equal(now, old) for now, old in zip(weight.held()[:4], before[name][1:], strict=True))
+
+
 @pytest.mark.parametrize("copier", [copied, pickled, saved])
 def test_copies_carry_what_hangs_on_a_parameter(copier):
     module, _ = marked()

@@ -265,6 +265,15 @@ def test_another_recipe_or_length_takes_effect_at_once_and_keeps_the_newest():
     assert layer.input_amax_history.tolist() == [0, 2, 4]
 
 
+def test_a_meta_module_that_gets_memory_begins_with_no_state():
+    torch.use_deterministic_algorithms(True)  # and fills what is not initialised with NaN
+    try:
+        layer: Any = te.Linear(4, 3, device="meta").to_empty(device="cpu")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert not any(buffer.any() for buffer in layer.buffers())
+
+
 def test_meta_modules_materialise_with_fresh_state():
     layer: Any = te.Linear(4, 3, device="meta")
     assert layer.weight.is_meta and layer.input_scale.is_meta

@@ -128,13 +128,15 @@ class QuantizedTensor(torch.Tensor):
             if self.grad is not None:
                 made.grad = fn(self.grad)
             return made
-        self.codes, self.scale = _moved(self.codes, fn), _moved(self.scale, fn)
-        self.form = self.form.mapped(lambda tensor: _moved(tensor, fn))
+        codes, scale = _moved(self.codes, fn), _moved(self.scale, fn)
+        form = self.form.mapped(lambda tensor: _moved(tensor, fn))
+        grad = None if self.grad is None else fn(self.grad)
+        self.codes, self.scale, self.form = codes, scale, form  # together: fn may fail, as where a device is full
         if probe.dtype != self.dtype:
             # The object stays who it is, as with `parameter.data = values` of another dtype on any parameter.
             set_data(self, QuantizedTensor(self.codes, self.scale, probe.dtype, form=self.form))
-        if self.grad is not None:
-            self.grad.data = fn(self.grad)
+        if self.grad is not None and grad is not None:
+            self.grad.data = grad
         return self  # type: ignore[return-value]
 
     # `.data = values` quantizes them; torch would look for a storage.

@@ -201,15 +201,23 @@ class ScaledModule(InitializedModule, WithProducts):
         before = {name: self.get_buffer(name) for name in self._state_names()}
         codes: dict[str, Any] = {name: weight for name, weight in self._parameters.items() if isinstance(weight, QuantizedTensor)}
         self._parameters.update(dict.fromkeys(codes))
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        try:
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:  # a move that fails leaves a module that can be used
+            self._parameters.update(codes)
+            self._bring_state_home(before)
         self._parameters.update({name: weight.applied(fn) for name, weight in codes.items()})
+        self._link_codes()
+        return self
+
+    def _bring_state_home(self, before: dict[str, torch.Tensor]) -> None:
         for name, buffer in before.items():
             now = self.get_buffer(name)
             home = torch.device("meta" if now.is_meta else "cpu")
-            if now.dtype != buffer.dtype or now.device != home:
-                self._buffers[name] = torch.zeros_like(buffer, device=home) if buffer.is_meta else buffer.to(home)
-        self._link_codes()
-        return self
+            if buffer.is_meta and not now.is_meta:  # to_empty() gives memory without values
+                self._buffers[name] = torch.zeros_like(buffer, device=home)
+            elif now.dtype != buffer.dtype or now.device != home:
+                self._buffers[name] = buffer.to(home)
 
     def _load_from_state_dict(  # a history may come in any length; weights without a state begin one
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str], *rest: Any
