@@ -10,6 +10,7 @@ import pytest
 import ranks
 import torch
 import torch.distributed as dist
+from plimsoll.optim import AdamW
 from plimsoll.shard import OSS, ShardedDataParallel, ShardedGradScaler
 from rounding import approx
 from torch import nn
@@ -215,6 +216,42 @@ def the_norm_of_sparse_gradients_is_that_of_their_sums(group):
     assert not report.skipped and report.grad_norm == approx(40**0.5, 2, torch.float64)
     for parameter in parameters:
         assert parameter[4].item() == approx(1 - 4 / (40**0.5 + 1e-6), 4)
+
+
+@ranks.case(2)
+def codes_of_moments_are_saved_under_their_own_names(group):
+    def made():
+        own = [nn.Parameter(torch.ones(n)) for n in (64, 32, 96)]
+        groups = [{"params": own[:1]}, {"params": own[1:], "lr": 0.5}]
+        return own, groups
+
+    def step(own, optimizer):
+        for number, parameter in enumerate(own):
+            parameter.grad = torch.linspace(1, number + 2, len(parameter))
+        optimizer.step()
+
+    own, groups = made()
+    optimizer = OSS(groups, AdamW, group=group, lr=0.1, optimizer_state="8bit")
+    whole, whole_groups = made()
+    reference = AdamW(whole_groups, lr=0.1, optimizer_state="8bit")
+    step(own, optimizer)
+    step(whole, reference)
+    saved = optimizer.state_dict(all_ranks=True)
+    expected = reference.state_dict()["state"]
+    assert {number: set(state) for number, state in saved["state"].items()} == {n: set(s) for n, s in expected.items()}
+    assert saved["state"][2]["exp_avg_codes"].shape == (96,)
+    theirs, their_groups = made()
+    torchs = torch.optim.AdamW(their_groups, lr=0.1)
+    torchs.load_state_dict(saved)
+    with pytest.raises(KeyError, match="exp_avg"):
+        step(theirs, torchs)
+    again, again_groups = made()
+    resumed = OSS(again_groups, AdamW, group=group, lr=0.1, optimizer_state="8bit")
+    resumed.load_state_dict(saved)
+    mine = [p for p in own if optimizer.param_to_rank[p] == dist.get_rank(group)]
+    theirs = [p for p in again if resumed.param_to_rank[p] == dist.get_rank(group)]
+    for one, other in zip(mine, theirs, strict=True):
+        assert all(torch.equal(value, resumed.optim.state[other][name]) for name, value in optimizer.optim.state[one].items())
 
 
 class Counting(torch.optim.SGD):

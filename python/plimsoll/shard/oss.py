@@ -141,8 +141,11 @@ class OSS(ShardedOptimizerNames, Optimizer):
         return {p: number for number, p in enumerate(p for group in self.param_groups for p in group["params"])}
 
     def _state_by_number(self) -> dict[int, Any]:
+        """Part of this rank, in the form in which its optimizer saves it, which may have names of its own for codes."""
         numbers = self._numbers()
-        return {numbers[p]: map_tensors(values, lambda tensor: tensor.detach().cpu()) for p, values in self.optim.state.items()}
+        mine = [numbers[p] for group in self.optim.param_groups for p in group["params"]]
+        saved = self.optim.state_dict()["state"]
+        return {mine[place]: map_tensors(values, lambda tensor: tensor.detach().cpu()) for place, values in saved.items()}
 
     def state_dict(self, all_ranks: bool = False) -> dict[str, Any]:
         """The whole state, in the form of the optimizer that is not sharded: it loads into that one, and at any number of
