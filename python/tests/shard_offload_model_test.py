@@ -5,12 +5,15 @@ import errno
 from pathlib import Path
 from typing import Any
 
+import plimsoll.pytorch as te
 import pytest
 import torch
+from plimsoll.common.recipe import DelayedScaling
 from plimsoll.shard import OffloadModel, offload_model
 from plimsoll.shard.offload_model import split_evenly
 from plimsoll.shard.offload_places import Copies, MappedFiles
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
 
 CPU = torch.device("cpu")
 
@@ -139,6 +142,38 @@ def test_lists_of_modules_tuples_and_shared_parameters(place: str, checkpoint_ac
 
     expected = run(lambda tokens, x: modules[2](*modules[1](*modules[0](tokens, x))))
     expect_equal(run(OffloadModel(modules, CPU, checkpoint_activation=checkpoint_activation)), expected)
+
+
+@pytest.mark.parametrize("checkpoint_activation", [False, True])
+def test_scaling_states_stay_with_their_layers(place: str, checkpoint_activation: bool) -> None:
+    def outcome(model: nn.Module) -> list[torch.Tensor]:
+        results = []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        for step in range(3):
+            torch.manual_seed(step)
+            optimizer.zero_grad()
+            with te.fp8_autocast(fp8_recipe=DelayedScaling(amax_history_len=5)):
+                loss = model(torch.randn(4, 16)).square().mean()
+            loss.backward()
+            optimizer.step()
+            results.append(loss.detach())
+        return results + [each.clone() for each in model.state_dict().values()]
+
+    torch.manual_seed(1)
+    model = nn.Sequential(te.Linear(16, 32), nn.GELU(), te.LayerNormMLP(32, 48), te.Linear(32, 16))
+    expected = outcome(copy.deepcopy(model))
+    expect_equal(outcome(OffloadModel(model, CPU, num_slices=2, checkpoint_activation=checkpoint_activation)), expected)
+
+
+@pytest.mark.parametrize("averaged", [False, True])
+def test_a_copy_is_a_model_of_its_own(place: str, averaged: bool, tmp_path: Path) -> None:
+    expected = trained(network())
+    original = OffloadModel(network(), CPU, offload_path=tmp_path if place == "mapped" else None)
+    before = [each.clone() for each in original.parameters()]
+    made = AveragedModel(original).module if averaged else copy.deepcopy(original)
+    expect_equal(trained(made), expected)
+    expect_equal(list(original.parameters()), before)
+    expect_equal(trained(original), expected)
 
 
 def test_inputs_without_gradients_and_frozen_parameters(place: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -174,10 +175,20 @@ class OffloadModel(nn.Module):
             raise ValueError(f"OffloadModel: expected an offload_path only with a device on the CPU, got {device}")
         self.model_slices = nn.ModuleList(model if isinstance(model, list) else sliced(model, num_slices))
         self._takes_tuples = isinstance(model, list)
-        self._place = place_for(list(self.model_slices), device, home, None if offload_path is None else Path(offload_path))
+        path = None if offload_path is None else Path(offload_path)
+        self._make_place = partial(place_for, device=device, home=home, path=path)
+        self._place = self._make_place(list(self.model_slices))
         self._checkpoint_activation = checkpoint_activation
         self._num_microbatches = num_microbatches
         self._trigger = torch.ones((), requires_grad=True)  # backward goes through slices whose inputs ask for no gradient
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> OffloadModel:
+        """A model in a place of its own, in which its slices wait as these do in theirs."""
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy({name: part for name, part in self.__dict__.items() if name != "_place"}, memo))
+        made._place = made._make_place(list(made.model_slices))
+        return made
 
     def forward(self, *inputs: Any) -> Any:
         value = inputs if len(inputs) != 1 else inputs[0]

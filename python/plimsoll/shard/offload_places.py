@@ -15,12 +15,17 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from plimsoll.pytorch.scaled_module import ScaledModule
+
 ALIGNMENT = 64
 
 
 def owned_by(module: nn.Module) -> list[torch.Tensor]:
-    """Parameters, then buffers, each once."""
-    return list(dict.fromkeys([*module.parameters(), *module.buffers()]))
+    """Parameters, then buffers, each once; without the scaling states of layers, which compute on the CPU wherever the
+    parameters are."""
+    layers = [each for each in module.modules() if isinstance(each, ScaledModule)]
+    states = {id(layer.get_buffer(name)) for layer in layers for name in layer._state_names()}
+    return [each for each in dict.fromkeys([*module.parameters(), *module.buffers()]) if id(each) not in states]
 
 
 class Place(ABC):
