@@ -10,6 +10,7 @@ import shard_models as models
 import torch
 import torch.distributed as dist
 from plimsoll.common.recipe import DelayedScaling
+from plimsoll.optim import AdamW
 from plimsoll.shard import CheckpointSaver, open_latest_checkpoint
 from plimsoll.shard import FullyShardedDataParallel as Fsdp
 from torch import nn
@@ -149,6 +150,58 @@ def what_does_not_fit_is_named_and_changes_nothing(group):
     groups = [{"params": [p]} for p in model.parameters()] + [{"params": [nn.Parameter(torch.ones(1))]}]
     with pytest.raises(ValueError, match="expected 2 param_groups, got 1"):
         model.load_sharded_optim_state_dict(torch.optim.SGD(groups, lr=0.1), latest)
+
+
+@ranks.case(2)
+def states_become_those_of_the_optimizer_that_loads_them(group):
+    run = ranks.shared_folder(group)
+    model = models.wrapped(models.blocks_net(), group)
+    optimizer = AdamW(model.parameters(), lr=1e-2, seed=3)
+    train(model, optimizer, range(2), group, 2)
+    save(group, run, 2, model, optimizer)
+    again = models.wrapped(models.blocks_net(seed=1), group)
+    narrow = AdamW(again.parameters(), lr=1.0, optimizer_state="bf16", seed=5)
+    load(group, run, again, narrow)
+    assert [group["optimizer_state"] for group in narrow.param_groups] == ["bf16"] * len(narrow.param_groups)
+    assert narrow.param_groups[0]["lr"] == 1e-2
+    assert len(narrow.state) == len(optimizer.state) > 0
+    for ours, other in zip(model.parameters(), again.parameters(), strict=True):
+        if ours not in optimizer.state:
+            continue
+        state, theirs = optimizer.state[ours], narrow.state[other]
+        assert theirs["step"] == 2 and torch.equal(theirs["exp_avg"], state["exp_avg"].bfloat16())
+    train(again, narrow, range(2, 3), group, 2)
+    wide = models.wrapped(models.blocks_net(seed=1), group)
+    torchs = torch.optim.AdamW(wide.parameters(), lr=1.0)
+    load(group, run, wide, torchs)
+    for ours, other in zip(model.parameters(), wide.parameters(), strict=True):
+        if ours in optimizer.state:
+            assert torch.equal(torchs.state[other]["exp_avg"], optimizer.state[ours]["exp_avg"])
+
+
+@ranks.case(2)
+def states_of_other_parameters_are_named_and_change_nothing(group):
+    def made(*layers):
+        model: Any = Fsdp(nn.Sequential(*layers), group)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        return model, optimizer
+
+    run = ranks.shared_folder(group)
+    model, optimizer = made(nn.Linear(3, 4), nn.Linear(4, 2))
+    save(group, run, 1, model, optimizer)
+    latest: Any = open_latest_checkpoint(run, group)
+    for layers, message in (
+        ((nn.Linear(3, 2), nn.Linear(2, 2)), r"expected 0.weight.exp_avg of \(2, 3\), got \(4, 3\)"),
+        ((nn.Linear(3, 4),), r"expected states of the module's parameters, got those of 1.bias, 1.weight"),
+    ):
+        other, its = made(*layers)
+        before = {id(leaf): {key: value.clone() for key, value in state.items()} for leaf, state in its.state.items()}
+        with pytest.raises(ValueError, match=message):
+            other.load_sharded_optim_state_dict(its, latest)
+        for leaf, state in its.state.items():
+            assert all(torch.equal(value, before[id(leaf)][key]) for key, value in state.items())
 
 
 @pytest.mark.parametrize("name", ranks.names(__name__))

@@ -63,22 +63,29 @@ def optimizer_tensors(root: Any, optimizer: torch.optim.Optimizer) -> Tensors:
 
 
 def load_optimizer(root: Any, optimizer: torch.optim.Optimizer, checkpoint: Checkpoint, section: str) -> None:
-    saved = checkpoint.section_shapes(section)
+    saved, where = checkpoint.section_shapes(section), checkpoint.directory
     if OPTIONS not in saved:
-        raise KeyError(f"{checkpoint.directory}: expected {OPTIONS!r} in the section {section!r}")
+        raise KeyError(f"{where}: expected {OPTIONS!r} in the section {section!r}")
     options = json.loads(bytes(checkpoint.read(section, OPTIONS).tolist()))
     groups = options["param_groups"]
     if len(groups) != len(optimizer.param_groups):
-        raise ValueError(f"{checkpoint.directory}: expected {len(optimizer.param_groups)} param_groups, got {len(groups)}")
+        raise ValueError(f"{where}: expected {len(optimizer.param_groups)} param_groups, got {len(groups)}")
     members = {id(leaf) for group in optimizer.param_groups for leaf in group["params"]}
     keys: dict[str, list[str]] = {}  # by parameter
     for name in saved:
         parameter, _, key = name.rpartition(".")
         keys.setdefault(parameter, []).append(key)
+    parts = list(held_parts(root))
+    unknown = sorted(keys.keys() - {part.name for part in parts} - {""})
+    if unknown:
+        raise ValueError(f"{where}: expected states of the module's parameters, got those of {', '.join(unknown)}")
+    parts = [part for part in parts if id(part.leaf) in members]
+    tensors = [(f"{part.name}.{key}", part) for part in parts for key in keys.get(part.name, []) if key not in options["counts"]]
+    others = [f"{name} of {part.shape}, got {saved[name]}" for name, part in tensors if saved[name] != part.shape]
+    if others:
+        raise ValueError(f"{where}: expected {'; '.join(others)}")
     states: dict[nn.Parameter, dict[str, Any]] = {}
-    for part in held_parts(root):
-        if id(part.leaf) not in members:
-            continue
+    for part in parts:
         state = states.setdefault(part.leaf, {})
         for key in keys.get(part.name, []):
             name = f"{part.name}.{key}"
@@ -89,13 +96,23 @@ def load_optimizer(root: Any, optimizer: torch.optim.Optimizer, checkpoint: Chec
                 whole = state.setdefault(key, torch.zeros(part.leaf.shape, dtype=values.dtype, device=part.leaf.device))
                 part.of(whole).copy_(values.view(-1))
     checkpoint.check_files()
-    for leaf, state in states.items():
-        if state:
-            optimizer.state[leaf] = state
-        else:  # as when it was saved
-            optimizer.state.pop(leaf, None)
-    for group, loaded in zip(optimizer.param_groups, groups, strict=True):
-        group.update(loaded)
+    _load_states(optimizer, states, groups)
+
+
+def _load_states(
+    optimizer: torch.optim.Optimizer, states: dict[nn.Parameter, dict[str, Any]], groups: list[dict[str, Any]]
+) -> None:
+    """By the optimizer's own load_state_dict(), which keeps them in its way: of these parameters, those that have none had none
+    when they were saved."""
+    state, param_groups, place = {}, [], 0
+    for own, loaded in zip(optimizer.param_groups, groups, strict=True):
+        places = range(place, place := place + len(own["params"]))
+        for number, leaf in zip(places, own["params"], strict=True):
+            kept = states[leaf] if leaf in states else optimizer.state.get(leaf)
+            if kept:
+                state[number] = kept
+        param_groups.append({**own, **loaded, "params": list(places)})
+    optimizer.load_state_dict({"state": state, "param_groups": param_groups})
 
 
 def _piece(part: Part, flat: torch.Tensor) -> Piece:
