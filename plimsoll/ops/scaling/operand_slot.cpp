@@ -1,8 +1,10 @@
 #include "plimsoll/ops/scaling/operand_slot.h"
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <span>
 
 #include "plimsoll/runtime/unexpected.h"
@@ -22,13 +24,15 @@ std::span<float> values(const at::Tensor& buffer) {
   return {buffer.mutable_data_ptr<float>(), static_cast<size_t>(buffer.numel())};
 }
 
-void fit_history(OperandSlot& slot, int64_t length) {
-  keep_fp32(slot.amax_history, slot.role, "_amax_history");
-  if (slot.amax_history.dim() == 1 && slot.amax_history.numel() == length && slot.amax_history.is_contiguous()) return;
-  const at::Tensor old = slot.amax_history.detach().contiguous();
-  const at::Tensor fitted = at::zeros({length}, old.options());
-  recipe::resize_history(values(old), values(fitted));
-  slot.amax_history.set_data(fitted);
+std::vector<float> fitted_history(const at::Tensor& history, int64_t length) {
+  const at::Tensor old = history.detach().contiguous();
+  std::vector<float> fitted(static_cast<size_t>(length));
+  if (old.dim() == 1 && old.numel() == length) {
+    std::ranges::copy(values(old), fitted.begin());
+  } else {
+    recipe::resize_history(values(old), fitted);
+  }
+  return fitted;
 }
 
 }  // namespace
@@ -70,19 +74,27 @@ ScaleRef OperandSlot::scale_for(const recipe::DelayedScaling& recipe, const std:
   return result;
 }
 
-void OperandSlot::update(const recipe::DelayedScaling& recipe, const Reading& reading) {
-  float next = reading.scale;
-  fit_history(*this, recipe.amax_history_len);
+OperandSlot::Update OperandSlot::update_of(const recipe::DelayedScaling& recipe, const Reading& reading) {
+  keep_fp32(amax_history, role, "_amax_history");
   TORCH_CHECK(step.is_cpu() && step.scalar_type() == at::kLong && step.numel() == 1, role_name(role),
               "_step: expected one int64 on the CPU, got ", step.toString(), step.sizes());
-  const recipe::DelayedState state{next, values(amax_history)};
+  Update next{.scale = reading.scale, .amax_history = fitted_history(amax_history, recipe.amax_history_len)};
+  const recipe::DelayedState state{next.scale, next.amax_history};
   const format::Format codes = recipe::format_of(recipe.fp8_format, role);
-  int64_t& updates = *step.mutable_data_ptr<int64_t>();
   recipe::first_scale(recipe, codes, reading.amax, state);
   recipe::record_amax(state, reading.amax);
-  recipe::update(recipe, codes, updates, state);
-  *scale.mutable_data_ptr<float>() = next;
-  ++updates;
+  recipe::update(recipe, codes, *step.const_data_ptr<int64_t>(), state);
+  return next;
+}
+
+void OperandSlot::take(const Update& update) {
+  const auto length = static_cast<int64_t>(update.amax_history.size());
+  if (amax_history.dim() != 1 || amax_history.numel() != length || !amax_history.is_contiguous()) {
+    amax_history.set_data(at::empty({length}, amax_history.options()));
+  }
+  std::ranges::copy(update.amax_history, values(amax_history).begin());
+  *scale.mutable_data_ptr<float>() = update.scale;
+  ++*step.mutable_data_ptr<int64_t>();
 }
 
 OperandSlot OperandSlot::pinned() {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "plimsoll/ops/tensor/scale_ref.h"
 #include "plimsoll/recipe/delayed_scaling.h"
@@ -38,8 +39,13 @@ class OperandSlot {
     float amax;  // finite, that of the whole step
   };
   const at::Tensor& scale_memory();
-  // End of a step: first scale, history, next scale.
-  void update(const recipe::DelayedScaling& recipe, const Reading& reading);
+  // End of a step: first scale, history, next scale. update_of() runs a user's functions, which may throw, and changes nothing.
+  struct Update {
+    float scale;
+    std::vector<float> amax_history;
+  };
+  Update update_of(const recipe::DelayedScaling& recipe, const Reading& reading);
+  void take(const Update& update);
 
   // A slot of its own with the scale of now.
   OperandSlot pinned();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
 #include "plimsoll/ops/torch_internals/backward_pass.h"
 
@@ -106,7 +107,11 @@ void AmaxCollector::finish(Pass pass, const SharedRecipe& recipe, const AmaxRedu
   }
   std::vector<OperandSlot::Reading> readings = read_on_host(entries);
   if (reduction != nullptr) reduce(*reduction, entries, readings);
-  for (size_t i = 0; i < entries.size(); ++i) entries[i].slot->update(*entries[i].recipe->delayed(), readings[i]);
+  std::vector<OperandSlot::Update> updates;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    updates.push_back(entries[i].slot->update_of(*entries[i].recipe->delayed(), readings[i]));
+  }
+  for (size_t i = 0; i < entries.size(); ++i) entries[i].slot->take(updates[i]);
 }
 
 void ScalingStep::record_forward(const SharedSlot& slot, const SharedRecipe& recipe, const AmaxSlot& amax) {

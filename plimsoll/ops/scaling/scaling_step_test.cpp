@@ -66,6 +66,40 @@ TEST(ScalingStep, StepsOfOneBackwardPassUpdateOnce) {
   EXPECT_EQ(rows(layer.state->grad_output.amax_history), (std::vector<float>{0, 0, 5, 6}));
 }
 
+TEST(ScalingStep, AnErrorOfTheUsersFunctionLeavesAllSlots) {
+  int calls = 0, fails_at = 0;
+  OneLayer layer;
+  layer.recipe = shared(recipe::DelayedScaling{.amax_history_len = 4,
+                                               .scaling_factor_compute_algo = [&](const recipe::InvScaleInput& input) {
+                                                 if (++calls == fails_at) throw std::runtime_error("the user's");
+                                                 return input.max_finite / input.amax;
+                                               }});
+  const auto slots = [&] {
+    std::vector<float> values;
+    for (const OperandSlot* slot : {&layer.state->input, &layer.state->weight}) {
+      values.push_back(slot->scale.item<float>());
+      values.push_back(slot->step.item<float>());
+      for (const float amax : rows(slot->amax_history)) values.push_back(amax);
+    }
+    return values;
+  };
+  const auto run = [&](float amax) {
+    const auto step = std::make_shared<ScalingStep>(layer.recipe);
+    layer.forward(amax, step);
+    calls = 0;
+    step->end_forward();
+  };
+  run(3.0f);
+  const std::vector<float> before = slots();
+  run(3.0f);
+  ASSERT_EQ(calls, 2);
+  const std::vector<float> after = slots();
+  fails_at = 2;
+  EXPECT_THROW(run(5.0f), std::runtime_error);
+  EXPECT_EQ(slots(), after);
+  EXPECT_NE(before, after);
+}
+
 TEST(ScalingStep, ABackwardPassLeftByAnExceptionUpdatesNothing) {
   const OneLayer layer;
   const at::Tensor input = leaf(at::ones({2, 4}));
