@@ -1,5 +1,6 @@
 """Linear: under every recipe against the oracle, and without one against torch.nn."""
 
+import copy
 import itertools
 from typing import Any
 
@@ -172,3 +173,19 @@ def test_first_microbatch_keeps_the_codes_of_the_weight():
         layer.weight.add_(1)
     with pytest.raises(RuntimeError, match="changed since"), te.fp8_autocast(fp8_recipe=rule):
         layer(x, is_first_microbatch=False)
+
+
+def test_evaluation_sees_writes_that_torch_does_not_count():
+    layer, x = te.Linear(64, 48).eval(), torch.randn(3, 64)
+    average, mask = torch.randn(48, 64), torch.rand(48, 64) < 0.8
+    writes = (
+        lambda weight: weight.data.mul_(2),
+        lambda weight: weight.data.mul_(0.99).add_(average, alpha=0.01),
+        lambda weight: weight.detach().numpy().__imul__(mask.numpy()),
+    )
+    with torch.no_grad():
+        for write in writes:
+            for _ in range(3):
+                layer(x)
+            write(layer.weight)
+            assert torch.equal(layer(x), copy.deepcopy(layer)(x))

@@ -163,9 +163,9 @@ void WeightSource::forget_inference() {
 WeightOperands WeightSource::operands(const at::Tensor& weight, const LinearScaling& scaling, OperandMaker& maker,
                                       WeightUse use) {
   if (held_ != nullptr) return held_->operands(use.grad_input);
+  if (use.training) forget_inference();
   if (given_.defined()) return {maker.take(given_, wanted(use)), {}};
   if (scaling.is_first_microbatch) return of_microbatch(weight, scaling, maker, use);
-  if (use.training) forget_inference();
   // Inference tensors have no version counter.
   if (!use.training && !use.grad_input && !weight.is_inference() && !NoKeptWeights::is_in_force()) {
     if (std::optional<Kept> kept = of_inference(weight, scaling, maker)) {
@@ -182,7 +182,10 @@ std::optional<WeightOperands> WeightSource::packed(const at::Tensor& weight) {
     return of_output(microbatch_.operands.output, microbatch_.packed);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (!seen_.see(weight)) kept_.reset();
+  if (!seen_.remembers(weight)) {
+    seen_.see(weight);
+    kept_.reset();
+  }
   if (!kept_ || !is_plain(kept_->operand, weight)) return std::nullopt;
   return of_output(kept_->operand, kept_->packed);
 }

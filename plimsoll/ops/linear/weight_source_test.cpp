@@ -3,6 +3,8 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <functional>
+
 #include "plimsoll/ops/linear/linear.h"
 #include "plimsoll/ops/linear/no_kept_weights.h"
 #include "plimsoll/ops/testing.h"
@@ -25,8 +27,8 @@ struct InferenceLayer {
   at::Tensor expected() const { return linear(x, weight, {}, scaling_of(scaling.recipe)); }
 };
 
-// Changes values without moving the version counter: only what was kept does not see it.
-void change_unseen(const at::Tensor& weight) { weight.data().mul_(2); }
+// Changes one value, which no sample has, without moving the version counter: only what was kept does not see it.
+void change_unseen(const at::Tensor& weight) { weight.data()[0][1].add_(100); }
 
 TEST(InferenceWeight, IsKeptFromTheSecondCallOn) {
   at::manual_seed(1);
@@ -83,6 +85,28 @@ TEST(InferenceWeight, IsMadeAgainWhenItsTensorChanges) {
   }
 }
 
+TEST(InferenceWeight, IsMadeAgainWhereAWriteThatNoVersionCountsMovesManyValues) {
+  at::manual_seed(1);
+  const at::NoGradGuard no_grad;
+  const at::Tensor mask = at::rand({40, 70}).gt_(0.9), other = sample({40, 70}, 0.1);
+  const std::vector<std::function<void(const at::Tensor&)>> writes = {
+      [](const at::Tensor& data) { data.mul_(2); }, [&](const at::Tensor& data) { data.mul_(0.99).add_(other, 0.01); },
+      [&](const at::Tensor& data) { data.mul_(1 - mask); }, [&](const at::Tensor& data) { data.copy_(other); }};
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const bool is_turned : {false, true}) {
+      const at::Tensor weight = sample({40, 70}, 0.1).to(dtype);
+      InferenceLayer layer{.x = sample({3, 70}).to(dtype),
+                           .weight = is_turned ? weight.t().contiguous().t() : weight,
+                           .scaling = scaling_of(testing::shared(recipe::by_name("fp8")))};
+      for (const auto& write : writes) {
+        for (int call = 0; call < 3; ++call) layer.run();
+        write(layer.weight.data());
+        expect_equal(layer.run(), layer.expected(), "written");
+      }
+    }
+  }
+}
+
 TEST(InferenceWeight, FollowsTheDelayedScale) {
   at::manual_seed(1);
   const at::NoGradGuard no_grad;
@@ -94,6 +118,26 @@ TEST(InferenceWeight, FollowsTheDelayedScale) {
     fresh.state->weight.scale.fill_(scale);
     const at::Tensor expected = linear(layer.x, layer.weight, {}, fresh);
     for (int call = 0; call < 3; ++call) expect_equal(layer.run(), expected, "scale");
+  }
+}
+
+TEST(InferenceWeight, IsLetGoByTrainingWithMicrobatches) {
+  at::manual_seed(1);
+  for (const bool first : {true, false}) {
+    InferenceLayer layer{.scaling = scaling_of(testing::shared(recipe::by_name("fp8")))};
+    layer.scaling.is_first_microbatch = true;
+    layer.run();
+    layer.scaling.is_first_microbatch = {};
+    auto infer = [&] {
+      const at::NoGradGuard no_grad;
+      return layer.run();
+    };
+    for (int call = 0; call < 3; ++call) infer();
+    layer.scaling.is_first_microbatch = first;
+    layer.run();
+    layer.scaling.is_first_microbatch = {};
+    change_unseen(layer.weight);
+    expect_equal(infer(), layer.expected(), "after training");
   }
 }
 
