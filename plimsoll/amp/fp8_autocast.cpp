@@ -105,6 +105,12 @@ ops::SharedRecipe recipe_for(const at::Tensor& parameter) {
   return std::make_shared<const recipe::Recipe>(recipe::HighPrecision{.format = wide});
 }
 
+ops::SharedRecipe controlled_recipe(ops::PrecisionController& precision,
+                                    const std::shared_ptr<ops::LinearState>& state) {
+  const bool learns = at::GradMode::is_enabled() || repeats_layers();
+  return learns ? ops::recipe_for(precision, state) : ops::evaluation_recipe_for(precision, state);
+}
+
 ops::SharedRecipe without_codes(const ops::SharedRecipe& recipe, const std::string& layer, const char* reason) {
   if (recipe->high_precision()) return recipe;
   if (watch::Audit* const audit = watch::auditing(); audit != nullptr) audit->explain_layer(layer, reason);
@@ -116,7 +122,7 @@ ops::LinearScaling linear_scaling(std::shared_ptr<ops::LinearState> state, const
                                   std::optional<bool> is_first_microbatch) {
   std::shared_ptr<ops::PrecisionController> precision = current_scope().precision;
   if (state == nullptr || state->high_precision) precision = nullptr;
-  ops::SharedRecipe recipe = precision != nullptr ? ops::recipe_for(*precision, state) : recipe_for(weight);
+  ops::SharedRecipe recipe = precision != nullptr ? controlled_recipe(*precision, state) : recipe_for(weight);
   if (state != nullptr && state->high_precision) {
     recipe = without_codes(recipe, state->name, "the model's plan has this layer in high precision");
   }

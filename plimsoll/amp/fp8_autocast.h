@@ -92,6 +92,11 @@ std::optional<at::ScalarType> torch_autocast_dtype(c10::DeviceType device);
 // where that is on for the parameter's device, else in the parameter's.
 ops::SharedRecipe recipe_for(const at::Tensor& parameter);
 
+// Recipe that the controller has for the layer's next call. Without gradients, and where the call does not run again with
+// them, no layer is added to the controller's.
+ops::SharedRecipe controlled_recipe(ops::PrecisionController& precision,
+                                    const std::shared_ptr<ops::LinearState>& state);
+
 // The high precision of `recipe`, or `recipe` where it has no codes. An audit gives the reason for the layer.
 ops::SharedRecipe without_codes(const ops::SharedRecipe& recipe, const std::string& layer, const char* reason);
 

@@ -51,7 +51,7 @@ LayerScaling layer_scaling(const LayerCall& call, const ops::SharedRecipe& recip
   LayerScaling scaling;
   for (size_t first = 0; first < state.size(); first += kStateTensors) {
     auto product = layer_state(state.slice(first, std::min(kStateTensors, state.size() - first)));
-    const ops::SharedRecipe chosen = precision == nullptr ? recipe : ops::recipe_for(*precision, product);
+    const ops::SharedRecipe chosen = precision == nullptr ? recipe : amp::controlled_recipe(*precision, product);
     scaling.push_back({.recipe = chosen,
                        .state = amp::taped(std::move(product)),
                        .step = amp::replays_layers() ? nullptr : amp::current_step(),

@@ -89,6 +89,7 @@ ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList s
                        .activation = std::string(activation),
                        .activation_params = activation_params.vec(),
                        .held = held_weights(held, held_recipes)};
+  const at::AutoGradMode grad_mode(record);
   const LayerScaling scaling = layer_scaling(call, recipe_of(recipe), state);
   LayerInputs inputs = leaves(tensors, needs);
   TORCH_CHECK_VALUE(inputs[kX] && inputs[kWeight], "inputs: expected x and weight, got none");
@@ -97,7 +98,6 @@ ForwardResult layer_forward_cpu(const OptionalTensors& tensors, at::TensorList s
     kept = inputs[kX]->detach().clone(at::MemoryFormat::Contiguous);
     inputs[kX] = kept.detach().requires_grad_(has_bit(needs, kX));
   }
-  const at::AutoGradMode grad_mode(record);
   const ops::NormOutput result = run_layer(inputs, call, scaling);
   const at::Tensor sum = result.sum.defined() ? result.sum.detach() : at::empty({0}, result.output.options());
   return {result.output.detach(), sum, kept, ticket_of(result.output.grad_fn())};

@@ -119,6 +119,29 @@ def test_a_resumed_run_has_the_bits_and_decisions_of_one_that_was_not_interrupte
     assert second.state_dict() == whole.state_dict()
 
 
+def evaluated(model, auto):
+    with torch.no_grad(), te.autocast(recipe=auto):
+        return model(batch(1, outlier=True))
+
+
+def test_a_copy_that_is_evaluated_has_the_formats_of_the_model_and_adds_no_layer():
+    auto, model = Auto(**RESTLESS), Net()
+    train(auto, model, range(2))
+    layers = auto.state_dict()["layers"]
+    assert torch.equal(evaluated(copy.deepcopy(model), auto), evaluated(model, auto))
+    assert auto.state_dict()["layers"] == layers
+
+
+def test_a_copy_that_is_evaluated_first_takes_no_formats_from_a_model_that_is_resumed():
+    first, model = Auto(**RESTLESS), Net()
+    train(first, model, range(2))
+    again = Auto(**RESTLESS)
+    again.load_state_dict(first.state_dict())
+    assert torch.equal(evaluated(copy.deepcopy(model), again), evaluated(model, first))
+    assert train(again, copy.deepcopy(model), range(2, 6)) == train(first, model, range(2, 6))
+    assert again.state_dict() == first.state_dict()
+
+
 def test_steps_count_themselves():
     auto, model = Auto(**RESTLESS), Net()
     for step in (None, None, 7, None):

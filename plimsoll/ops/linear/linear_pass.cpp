@@ -36,7 +36,7 @@ ProductFacts product_facts(const LinearScaling& scaling, GemmKind gemm) {
       .recipe = scaling.recipe.get(),
       .holds_weight = !is_given && scaling.state != nullptr && scaling.state->weight_source.held() != nullptr};
   if (scaling.precision != nullptr && scaling.state != nullptr && watch::auditing() != nullptr) {
-    facts.controller = scaling.precision->reason_for(scaling.state->grad_output, gemm);
+    facts.controller = scaling.precision->reason_for(scaling.state->name, scaling.state->grad_output, gemm);
   }
   return facts;
 }

@@ -22,4 +22,8 @@ SharedRecipe recipe_for(PrecisionController& precision, const std::shared_ptr<Li
   return precision.recipe_for(state->name, slots);
 }
 
+SharedRecipe evaluation_recipe_for(PrecisionController& precision, const std::shared_ptr<LinearState>& state) {
+  return precision.evaluation_recipe_for(state->name, state->grad_output);
+}
+
 }  // namespace plimsoll::ops

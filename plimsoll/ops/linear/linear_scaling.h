@@ -63,5 +63,7 @@ struct LinearScaling {
 
 // The layer's recipe with the formats in force.
 SharedRecipe recipe_for(PrecisionController& precision, const std::shared_ptr<LinearState>& state);
+// The same of a call that nothing is learnt from, which adds no layer.
+SharedRecipe evaluation_recipe_for(PrecisionController& precision, const std::shared_ptr<LinearState>& state);
 
 }  // namespace plimsoll::ops

@@ -103,7 +103,7 @@ void PrecisionController::follow(Layer& layer) {
 std::string PrecisionController::free_name(const std::string& name) const {
   const std::string path = name.empty() ? c10::str("layer ", layers_.size()) : name;
   std::string free = path;
-  for (int64_t number = 2; names_.contains(free); ++number) free = c10::str(path, "#", number);
+  for (int64_t number = 2; by_name_.contains(free); ++number) free = c10::str(path, "#", number);
   return free;
 }
 
@@ -127,8 +127,8 @@ SharedRecipe PrecisionController::recipe_for(const std::string& name, const Laye
     return known->second->recipe;
   }
   const std::string path = free_name(name);
-  names_.insert(path);
   Layer& layer = *layers_.emplace_back(std::make_unique<Layer>());
+  by_name_.emplace(path, &layer);
   const auto restored = restored_.find(path);
   layer.precision.layer = path;
   if (restored != restored_.end()) {
@@ -142,11 +142,26 @@ SharedRecipe PrecisionController::recipe_for(const std::string& name, const Laye
   return layer.recipe;
 }
 
-std::string PrecisionController::reason_for(const OperandSlot& grad_output, GemmKind gemm) const {
+const LayerPrecision& PrecisionController::precision_of(const std::string& name) const {
+  static const LayerPrecision unknown;
+  if (const auto called = by_name_.find(name); called != by_name_.end()) return called->second->precision;
+  const auto restored = restored_.find(name);
+  return restored == restored_.end() ? unknown : restored->second;
+}
+
+SharedRecipe PrecisionController::evaluation_recipe_for(const std::string& name, const OperandSlot& grad_output) {
+  const std::lock_guard lock(mutex_);
+  const auto known = by_slot_.find(&grad_output);
+  if (known == by_slot_.end()) return recipe_at(precision_of(name));
+  follow(*known->second);
+  return known->second->recipe;
+}
+
+std::string PrecisionController::reason_for(const std::string& name, const OperandSlot& grad_output,
+                                            GemmKind gemm) const {
   const std::lock_guard lock(mutex_);
   const Layer* const layer = find(grad_output);
-  if (layer == nullptr) return {};
-  const ProductPrecision& product = layer->precision.products[index(gemm)];
+  const ProductPrecision& product = (layer != nullptr ? layer->precision : precision_of(name)).products[index(gemm)];
   if (!product.last) return c10::str(format_of(product.state), " from the first step on");
   return c10::str(format_of(product.state), " after step ", product.state.last_change + 1, ": ", why(*product.last));
 }
@@ -263,7 +278,7 @@ void PrecisionController::restore(int64_t next_step, const std::vector<LayerPrec
   layers_.clear();
   by_slot_.clear();
   by_scale_.clear();
-  names_.clear();
+  by_name_.clear();
   multiply_adds_ = std::move(multiply_adds);
   choose_measured(next_step);
 }

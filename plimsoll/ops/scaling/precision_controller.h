@@ -17,7 +17,6 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "plimsoll/ops/scaling/scaling_step.h"
@@ -72,8 +71,11 @@ class PrecisionController {
   // Recipe of the layer's next call. The first call of a layer adds it, or gives it what was restored under its name.
   // Later layers of one name are called NAME#2, NAME#3, ...; those without are "layer 0", "layer 1", ...
   SharedRecipe recipe_for(const std::string& name, const LayerSlots& slots);
-  // The layer's product is in its format for this reason; empty: the controller does not know the layer.
-  std::string reason_for(const OperandSlot& grad_output, recipe::GemmKind gemm) const;
+  // Recipe of a call that nothing is learnt from. A layer that is not known is not added, as a copy of a model that is evaluated
+  // beside it: it has the formats of the layer of its name, or, as a first call would, the narrowest.
+  SharedRecipe evaluation_recipe_for(const std::string& name, const OperandSlot& grad_output);
+  // The layer's product is in its format for this reason.
+  std::string reason_for(const std::string& name, const OperandSlot& grad_output, recipe::GemmKind gemm) const;
 
   // Whether operands of this step are to be measured.
   bool measures() const { return measures_; }
@@ -110,6 +112,7 @@ class PrecisionController {
   std::string free_name(const std::string& name) const;
   Layer* find(const OperandSlot& grad_output);
   const Layer* find(const OperandSlot& grad_output) const;
+  const LayerPrecision& precision_of(const std::string& name) const;
   SharedRecipe recipe_at(const LayerPrecision& layer);
   void start_slots_anew(Layer& layer, recipe::GemmKind moved) const;
   void choose_measured(int64_t next_step);
@@ -120,7 +123,7 @@ class PrecisionController {
   std::vector<std::unique_ptr<Layer>> layers_;
   std::unordered_map<const OperandSlot*, Layer*> by_slot_;  // the gradient's, which the layer keeps
   std::unordered_map<const void*, Layer*> by_scale_;        // that slot's scale
-  std::unordered_set<std::string> names_;
+  std::unordered_map<std::string, const Layer*> by_name_;
   std::unordered_map<std::string, LayerPrecision> restored_;
   std::unordered_map<int64_t, SharedRecipe> recipes_;       // a digit of the number of rungs for each product
   std::vector<double> step_multiply_adds_, multiply_adds_;  // by rung

@@ -109,6 +109,30 @@ TEST(PrecisionController, LayersOfOneNameHaveANumber) {
   EXPECT_EQ(names, (std::vector<std::string>{"fc", "fc#2", "layer 2", "fc#3", "layer 4"}));
 }
 
+TEST(PrecisionController, ACopyThatIsEvaluatedHasTheFormatsOfTheLayerOfItsName) {
+  Watched layer;
+  for (int i = 0; i < 2; ++i) layer.train(with_outlier(ordinary().clone()), gradient());
+  const auto copy = std::make_shared<LinearState>("layer"), other = std::make_shared<LinearState>("other");
+  EXPECT_EQ(evaluation_recipe_for(*layer.controller, copy), layer.scaling().recipe);
+  EXPECT_FALSE(evaluation_recipe_for(*layer.controller, other)->high_precision(GemmKind::kOutput));
+  EXPECT_EQ(layer.controller->layers().size(), 1U);
+  EXPECT_EQ(layer.controller->reason_for("layer", copy->grad_output, GemmKind::kGradInput),
+            "e4m3 from the first step on");
+  EXPECT_TRUE(
+      layer.controller->reason_for("layer", copy->grad_output, GemmKind::kOutput).starts_with("bf16 after step 2"));
+}
+
+TEST(PrecisionController, ACopyThatIsEvaluatedFirstLeavesTheModelWhatWasRestored) {
+  Watched before;
+  for (int i = 0; i < 2; ++i) before.train(with_outlier(ordinary().clone()), gradient());
+  Watched resumed;
+  resumed.controller->restore(2, before.controller->layers(), before.controller->multiply_adds());
+  const auto copy = std::make_shared<LinearState>("layer");
+  EXPECT_TRUE(evaluation_recipe_for(*resumed.controller, copy)->high_precision(GemmKind::kOutput));
+  EXPECT_TRUE(resumed.scaling().recipe->high_precision(GemmKind::kOutput));
+  EXPECT_EQ(resumed.controller->layers().size(), 1U);
+}
+
 TEST(PrecisionController, ALayerWhoseSlotGetsAnotherTensorStaysTheLayer) {
   Watched layer;
   for (int i = 0; i < 2; ++i) layer.train(with_outlier(ordinary().clone()), gradient());
