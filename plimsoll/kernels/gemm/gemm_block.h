@@ -58,8 +58,8 @@ struct PackColumns {
 };
 void pack_columns(const GemmOperand& b, int64_t n, int64_t k, const GemmIsa& isa, const PackColumns& args);
 
-// Row panels times column panels in the chunk's blocks of k, the epilogue behind the last of all. Unless chunk is packed as it is multiplied, at most
-// block_panels row panels.
+// Row panels times column panels in the chunk's blocks of k, the epilogue behind the last of all. Unless chunk is packed as
+// it is multiplied, at most block_panels row panels.
 void multiply_rectangle(Product& product, const ColumnChunk& chunk, Range row_panels, Range column_panels);
 
 // All row panels, at most kFewPanels, times column panels: each panel of B is read once, from its first k to its last.

@@ -43,7 +43,8 @@ class AmaxCollector {
   // Amaxes of one slot fold by max. A non-finite one counts as a use and never reaches the history. The recipe is a
   // delayed one.
   void record(const SharedSlot& slot, const SharedRecipe& recipe, const AmaxSlot& amax);
-  // Updates the slots, all or, where a user's function throws, none, and forgets them. `recipe` is that of reduced slots that did not run here.
+  // Updates the slots, all or, where a user's function throws, none, and forgets them. `recipe` is that of reduced slots
+  // that did not run here.
   void finish(Pass pass, const SharedRecipe& recipe, const AmaxReduction* reduction);
 
  private:
