@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import json
 import shlex
+import socket
 import subprocess
 import tempfile
 import time
@@ -20,17 +21,28 @@ class Server:
     """A process that serves, from its start to its end. model: what its requests ask for; none: what it lists."""
 
     def __init__(self, words, port, model=None):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=5):
+            raise SystemExit(f"{words[0]}: expected port {port} to be free, found a server at it")
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115  as long as the process
         self.process = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=self.errors)
-        self.port, self.model = port, model
+        self.name, self.port, self.model = str(words[0]), port, model
         end = time.monotonic() + 120
         while not self.is_ready():
-            if self.process.poll() is not None or time.monotonic() > end:
-                self.close()
-                self.errors.seek(0)
-                said = self.errors.read().decode(errors="replace").strip().splitlines()[-3:]
-                raise SystemExit("\n".join([f"{words[0]}: expected a server at port {port}, found none", *said]))
+            if time.monotonic() > end:
+                self.fail()
+            self.expect_running()
             time.sleep(0.1)
+        self.expect_running()
+
+    def fail(self):
+        self.close()
+        self.errors.seek(0)
+        said = self.errors.read().decode(errors="replace").strip().splitlines()[-3:]
+        raise SystemExit("\n".join([f"{self.name}: expected a server at port {self.port}, found none", *said]))
+
+    def expect_running(self):
+        if self.process.poll() is not None:
+            self.fail()
 
     def status(self, path):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
@@ -53,6 +65,7 @@ class Server:
             return [model["id"] for model in json.load(response)["data"]]
 
     def peak_bytes(self):
+        self.expect_running()
         return serve_soak.bytes_of(self.process.pid, "VmHWM")
 
     def close(self):

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import io
 import json
 import os
 import random
@@ -15,6 +16,7 @@ from typing import Any
 import generate_checkpoint
 import pytest
 import serve
+import serve_peers
 from generate_contestants_test import TINY as TINY_LLAMA
 
 BENCH = Path(__file__).resolve().parent
@@ -79,6 +81,43 @@ def test_a_peer_that_does_not_start_is_one_error(tiny, port):
     ]
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert result.returncode == 1 and f"false: expected a server at port {port + 1}, found none" in result.stderr
+
+
+@contextlib.contextmanager
+def healthy(port):
+    """A server that some other run left at `port`."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", port), Handler) as other:
+        thread = threading.Thread(target=other.serve_forever)
+        thread.start()
+        try:
+            yield other.server_port
+        finally:
+            other.shutdown()
+            thread.join()
+
+
+def test_a_server_left_at_the_port_is_one_error():
+    with healthy(0) as port, pytest.raises(SystemExit, match=f"sleep: expected port {port} to be free, found a server at it"):
+        serve_peers.Server(["sleep", "60"], port).close()
+
+
+def test_a_server_that_ended_has_no_peak(port):
+    with healthy(port):
+        server = object.__new__(serve_peers.Server)
+        server.name, server.port, server.errors = "true", port, io.BytesIO()
+        server.process = subprocess.Popen(["true"])
+        server.process.wait()
+        with pytest.raises(SystemExit, match=f"true: expected a server at port {port}, found none"):
+            server.peak_bytes()
 
 
 EVENTS: list[dict[str, Any]] = [
