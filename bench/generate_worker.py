@@ -79,6 +79,7 @@ class Plimsoll(worker.Plimsoll):
                 temperature=1.0,
                 top_k=0,
                 top_p=1.0,
+                min_p=0.0,
                 seed=0,
                 repetition_penalty=1.0,
                 no_repeat_ngram_size=0,
