@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 import generate_checkpoint
+import written
 from in_turn import READS, Checkpoints, Comparison, Packages, Work
 
 CACHE = Path(os.environ.get("PLIMSOLL_CACHE", "~/.cache/plimsoll")).expanduser()
@@ -24,21 +25,18 @@ def directory_of_model(given, directory):
     """The model that was given, else SmolLM2, else one of its shape, which is written into `directory`."""
     if given or SMOLLM2.is_dir():
         return Path(given or SMOLLM2)
-    model = directory / "hf"
-    if not model.exists():
-        generate_checkpoint.write_random(model)
-    return model
+    return written.once(directory / "hf", generate_checkpoint.write_random)
 
 
 def write_checkpoints(directory, args):
     model = directory_of_model(args.model, directory)
-    for name, quantization in LLAMA_CPP.items():
-        file = directory / f"{quantization}.gguf"
-        if name in args.contestants and not file.exists():
-            generate_checkpoint.write_gguf(model, file, quantization)
+    folder = generate_checkpoint.gguf_folder(model, directory)
+    for name in args.contestants:
+        if kind := LLAMA_CPP.get(name):
+            written.once(folder / f"{kind}.gguf", lambda file, kind=kind: generate_checkpoint.write_gguf(model, file, kind))
     parameters, weights_of_a_step, head = generate_checkpoint.sizes_of(model)
     return Checkpoints(
-        directories={"plimsoll": model, "hf": model, "llama.cpp": directory},
+        directories={"plimsoll": model, "hf": model, "llama.cpp": folder},
         parameters=parameters,
         weights_of_a_step=weights_of_a_step,
         bf16_beside_codes=head,

@@ -1,5 +1,6 @@
 """The checkpoints that generate.py times: SmolLM2-135M's shape with random weights from a seed, and GGUF files of a Llama."""
 
+import hashlib
 import json
 import math
 from pathlib import Path
@@ -101,6 +102,15 @@ def add_tokenizer(writer, directory, config):
             getattr(writer, f"add_{name}_token_id")(ids[0] if isinstance(ids, list) else ids)
 
 
+def gguf_folder(directory, parent):
+    """A folder below `parent` for the GGUF files of a model. Its name tells the model's files, as they are now, from all others."""
+    model = Path(directory).resolve()
+    patterns = ("*.safetensors", "config.json", "tokenizer.json")
+    files = [(file, file.stat()) for pattern in patterns for file in sorted(model.glob(pattern))]
+    facts = [(str(file), stat.st_size, stat.st_mtime_ns) for file, stat in files]
+    return Path(parent) / f"{model.name}-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:12]}"
+
+
 def write_gguf(directory, file, quantization):
     """Matrices in `quantization`, q8_0 or f16, vectors in fp32, and the tokenizer."""
     import gguf
@@ -112,8 +122,7 @@ def write_gguf(directory, file, quantization):
     if config.model_type != "llama" or rope["rope_type"] != "default":
         raise SystemExit(f"generate: expected a llama without scaled positions for llama.cpp, got {config.model_type}, {rope}")
     kind = gguf.GGMLQuantizationType[quantization.upper()]
-    partial = Path(f"{file}.part")
-    writer = gguf.GGUFWriter(partial, "llama")
+    writer = gguf.GGUFWriter(file, "llama")
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.name}"])
     add_tokenizer(writer, directory, config)
     writer.add_context_length(config.max_position_embeddings)
@@ -140,4 +149,3 @@ def write_gguf(directory, file, quantization):
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    partial.rename(file)

@@ -1,11 +1,13 @@
 """Contestants of generate.py on a tiny model, and the bytes that it holds their steps against."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import generate
 import generate_checkpoint
 import pytest
 from generate import COMPARISON
@@ -61,3 +63,34 @@ def test_a_run_writes_a_row_for_each_contestant_of_each_work(tiny, tmp_path):
     assert [(row["work"], row["name"]) for row in document["rows"]] == expected
     assert all(row["speed_over_peer"] > 0 and row["peer"] == "hf-bf16" for row in document["rows"])
     assert all(work in result.stdout for work, _ in expected)
+
+
+def test_llama_cpp_reads_the_weights_of_the_model_that_is_timed(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(generate_checkpoint, "write_gguf", lambda model, file, kind: file.write_text(f"{model} {kind}"))
+    other = tmp_path / "other"
+    generate_checkpoint.write_random(other, **TINY)
+    (tmp_path / "kept").mkdir()
+
+    def text_of(model):
+        args = argparse.Namespace(model=str(model), contestants=["hf-bf16", "llama.cpp-q8_0"])
+        checkpoints = generate.write_checkpoints(tmp_path / "kept", args)
+        return (checkpoints.directories["llama.cpp"] / "q8_0.gguf").read_text()
+
+    assert [text_of(model) for model in (tiny, other, tiny)] == [f"{model} q8_0" for model in (tiny, other, tiny)]
+    folder = generate_checkpoint.gguf_folder(other, tmp_path)
+    os.utime(other / "model.safetensors", ns=(1, 1))  # as writing other weights of the same size does
+    assert generate_checkpoint.gguf_folder(other, tmp_path) != folder
+
+
+def test_a_checkpoint_that_was_not_written_to_its_end_is_written_again(tmp_path, monkeypatch):
+    def end_early(directory):
+        directory.mkdir()
+        (directory / "config.json").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(generate, "SMOLLM2", tmp_path / "none")
+    monkeypatch.setattr(generate_checkpoint, "write_random", end_early)
+    with pytest.raises(KeyboardInterrupt):
+        generate.directory_of_model(None, tmp_path)
+    monkeypatch.setattr(generate_checkpoint, "write_random", Path.mkdir)
+    assert list(generate.directory_of_model(None, tmp_path).iterdir()) == []

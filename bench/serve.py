@@ -9,9 +9,9 @@ of a reply, the likeliest each time, as a stream. Prints, of each server and num
 servers count them, the time to the first token and between two tokens (median and 99 %) in ms, and the most memory that the server has
 held. With --adapter, LoRA adapters of the model, the clients ask for the model and for each adapter in turn.
 
---llama-server names llama.cpp's program llama-server. It reads the same weights as Q8_0 from --gguf, by default a file in out/, which
-is written when it is not there, with the model's tokenizer (.venv/bin/pip install gguf==0.19.0). --peer starts any other server with
-POST /v1/completions; {model}, {gguf}, {port}, {threads}, {clients} and {context} stand for this run's:
+--llama-server names llama.cpp's program llama-server. It reads the same weights as Q8_0 from --gguf, by default a file in out/ for
+this model's files, which is written when it is not there, with the model's tokenizer (.venv/bin/pip install gguf==0.19.0). --peer
+starts any other server with POST /v1/completions; {model}, {gguf}, {port}, {threads}, {clients} and {context} stand for this run's:
 
     --peer 'transformers=VENV/bin/transformers serve {model} --port {port} --continuous-batching --device cpu'
     --peer 'llama-cpp-python=VENV/bin/python -m llama_cpp.server --model {gguf} --port {port} --n_threads {threads}'

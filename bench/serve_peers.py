@@ -13,7 +13,9 @@ from pathlib import Path
 
 import generate_checkpoint
 import serve_soak
+import written
 
+OUT = Path(__file__).resolve().parent.parent / "out"
 GGUF = "gguf==0.19.0"
 
 
@@ -75,14 +77,11 @@ class Server:
 
 def gguf_of(args):
     """The file with the model's weights that llama.cpp reads, written unless it is there."""
-    file = Path(args.gguf or Path(__file__).resolve().parent.parent / "out" / f"{Path(args.model).name}-q8_0.gguf")
-    if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            generate_checkpoint.write_gguf(Path(args.model), file, "q8_0")
-        except ModuleNotFoundError as error:
-            raise SystemExit(f"{file}: expected {error.name} to write it: .venv/bin/pip install {GGUF}") from None
-    return file
+    file = Path(args.gguf or generate_checkpoint.gguf_folder(args.model, OUT) / "q8_0.gguf")
+    try:
+        return written.once(file, lambda partial: generate_checkpoint.write_gguf(Path(args.model), partial, "q8_0"))
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{file}: expected {error.name} to write it: .venv/bin/pip install {GGUF}") from None
 
 
 def commands(args, clients):

@@ -1,5 +1,6 @@
 """serve.py on a tiny model: servers in turn, what it reads of a stream, prompts of so many tokens, and the file for llama.cpp."""
 
+import argparse
 import contextlib
 import http.server
 import io
@@ -118,6 +119,15 @@ def test_a_server_that_ended_has_no_peak(port):
         server.process.wait()
         with pytest.raises(SystemExit, match=f"true: expected a server at port {port}, found none"):
             server.peak_bytes()
+
+
+def test_the_file_for_llama_cpp_is_of_this_model(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(serve_peers, "OUT", tmp_path / "out")
+    monkeypatch.setattr(generate_checkpoint, "write_gguf", lambda model, file, kind: file.write_text(str(model)))
+    other = tmp_path / tiny.name
+    generate_checkpoint.write_random(other, **TINY)
+    for model in (tiny, other, tiny):
+        assert serve_peers.gguf_of(argparse.Namespace(gguf=None, model=str(model))).read_text() == str(model)
 
 
 EVENTS: list[dict[str, Any]] = [

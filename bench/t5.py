@@ -12,6 +12,7 @@ the page cache, to the first token, and the most memory that `plimsoll t5 genera
 import json
 
 import t5_checkpoint
+import written
 from in_turn import READS, Checkpoints, Comparison, Packages, Work
 from t5_worker import SOURCE_TOKENS, ids
 
@@ -24,8 +25,8 @@ def write_checkpoints(directory, args):
     count = directory / "parameters.json"
     if not count.exists():
         count.write_text(json.dumps(t5_checkpoint.write_hugging_face(directory / "hf")))
-    if CTRANSLATE2 in args.contestants and not (directory / "ctranslate2").exists():
-        t5_checkpoint.write_ctranslate2(directory / "hf", directory / "ctranslate2")
+    if CTRANSLATE2 in args.contestants:
+        written.once(directory / "ctranslate2", lambda partial: t5_checkpoint.write_ctranslate2(directory / "hf", partial))
     texts = directory / "ids.jsonl"
     t5_checkpoint.write_inputs(texts, ids(1, SOURCE_TOKENS))
     return Checkpoints(
