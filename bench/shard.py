@@ -39,20 +39,29 @@ def contestant(name, shape, folder):
 
 
 def row(name, answers, alone, info, tokens):
+    """alone: answers of the one process, none where it did not run."""
     seconds = [answer["seconds"] for answer in answers]
     return {
         "contestant": name,
         "tokens_per_s": tokens / statistics.median(seconds),
         # Ratios within one turn: other work on the machine then slows both.
-        "of_one_process": statistics.median(one["seconds"] / own for one, own in zip(alone, seconds, strict=True)),
+        "of_one_process": statistics.median(one["seconds"] / own for one, own in zip(alone, seconds, strict=True))
+        if alone
+        else None,
         "parameters_held": info["parameters_held"],
         "peak_rss_bytes": max(answer["peak_rss_bytes"] for answer in answers),
     }
 
 
+def rows_of(answers, info_of, tokens):
+    one_process = lambda name: answers.get("-".join(name.split("-")[:2]))
+    return [row(name, own, one_process(name), info_of(name), tokens) for name, own in answers.items()]
+
+
 def text(row):
+    ratio = "-" if row["of_one_process"] is None else f"{row['of_one_process']:.2f}"
     return (
-        f"{row['contestant']:18} {row['tokens_per_s']:8.0f} tokens/s  {row['of_one_process']:5.2f} of one process  "
+        f"{row['contestant']:18} {row['tokens_per_s']:8.0f} tokens/s  {ratio:>5} of one process  "
         f"{row['parameters_held'] / 1e6:6.2f} M parameters a rank  peak {row['peak_rss_bytes'] / 1e6:6.0f} MB a rank"
     )
 
@@ -72,11 +81,8 @@ def main():
                 answers[name].append(team.ask("step"))
         for team in teams.values():
             team.close()
-    rows = []
-    for name, team in teams.items():
-        alone = answers.get("-".join(name.split("-")[:2]), answers[name])
-        rows.append(row(name, answers[name], alone, team.info, shape["batch"] * shape["context"]))
-        print(text(rows[-1]))
+    rows = rows_of(answers, lambda name: teams[name].info, shape["batch"] * shape["context"])
+    print("\n".join(map(text, rows)))
     if args.json:
         json_file.write(args.json, {"rows": rows})
 
