@@ -38,7 +38,7 @@ def main():
         optimizer.zero_grad()
         return loss.item()
 
-    saved = saved_bytes(lambda: loss_of().backward())
+    saved = saved_bytes(lambda: loss_of().backward(), model.parameters())
     optimizer.zero_grad()
     serve(step, saved, f"transformers {transformers.__version__}, torch {torch.__version__}")
 

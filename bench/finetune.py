@@ -7,8 +7,8 @@ full: all weights train. lora: adapters of all linear layers, of rank 16, on a f
 with weights, gradients and states in BF16 alone, as theirs in BF16; full-small with BF16 weights alone, 8-bit states and gradients released in
 backward (without clipping), full-smallest with checkpointed activations, too;
 lora-bf16 and lora-fp8, on a base in BF16 and as FP8 codes. Theirs: weights in FP32 or BF16, either attention of transformers, huge pages
-and glibc's large thresholds. Each turn is a new process: one step that is not timed, then one that is. Prints for each work what
-gpt_step.py prints; the peer is the fastest of theirs.
+and glibc's large thresholds. Each turn is a new process: a forward and backward pass that counts what autograd saves, or a
+step, then one step more that is not timed, then one that is. Prints for each work what gpt_step.py prints; the peer is the fastest of theirs.
 """
 
 import decoder_steps

@@ -8,6 +8,7 @@ import argparse
 import peft
 import torch
 import transformers
+from torch_gpt import saved_bytes
 from torch_gpt_worker import DTYPES, serve
 
 
@@ -36,15 +37,20 @@ def main():
     tokens = torch.randint(0, model.config.vocab_size, (args.batch, args.context + 1))
     inputs, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
+    def loss_of():
+        return model(input_ids=inputs, labels=targets, shift_labels=targets, use_cache=False).loss
+
     def step():
-        loss = model(input_ids=inputs, labels=targets, shift_labels=targets, use_cache=False).loss
+        loss = loss_of()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         optimizer.zero_grad()
         return loss.item()
 
-    serve(step, None, f"transformers {transformers.__version__}, peft {peft.__version__}, torch {torch.__version__}")
+    saved = saved_bytes(lambda: loss_of().backward(), model.parameters())
+    optimizer.zero_grad()
+    serve(step, saved, f"transformers {transformers.__version__}, peft {peft.__version__}, torch {torch.__version__}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Figures that gpt_step.py makes of its timings."""
 
 import gpt_step
+import torch
+import torch_gpt
 
 
 def runner(name, *seconds):
@@ -30,3 +32,9 @@ def test_without_a_peer_there_is_no_ratio():
 def test_one_thread_is_held_against_all():
     _, rows = gpt_step.rows_of([runner("fp8", 1.0)], [runner("fp8", 1.9)], tokens=100)
     assert rows[0]["speed_over_one_thread"] == 1.9
+
+
+def test_saved_bytes_are_those_of_activations_alone():
+    layers = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    x = torch.ones(2, 64)
+    assert torch_gpt.saved_bytes(lambda: layers(x).sum().backward(), layers.parameters()) == 2 * x.nbytes

@@ -200,6 +200,7 @@ std::unique_ptr<Step> make_step(const Options& options) {
 
 void serve(Step& step) {
   const std::optional<int64_t> saved = step.saved_bytes();
+  if (!saved) step.run();  // in the place of the pass that counts, so that all do as much before the step that is timed
   step.run();
   nlohmann::json ready = {{"ready", true}, {"saved_bytes", nullptr}};
   if (saved) ready["saved_bytes"] = *saved;

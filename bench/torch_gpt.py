@@ -59,16 +59,17 @@ class Gpt(nn.Module):
         return self.head(self.norm(x))
 
 
-def saved_bytes(step) -> int:
-    """Bytes that autograd saves while `step` runs: each storage once, parameters left out by the caller's filter."""
+def saved_bytes(step, parameters) -> int:
+    """Bytes that autograd saves while `step` runs: each storage once, those of `parameters` left out, whose views are saved, too."""
     seen = {}
 
     def pack(tensor):
-        if not isinstance(tensor, nn.Parameter):
-            storage = tensor.untyped_storage()
-            seen[storage.data_ptr()] = storage.nbytes()
+        storage = tensor.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         step()
+    for parameter in parameters:
+        seen.pop(parameter.untyped_storage().data_ptr(), None)
     return sum(seen.values())
