@@ -66,15 +66,15 @@ void unscale_bench(benchmark::State& state, Clip clip) {
   bench::Rounds rounds;
   std::vector<double> over_torch, limit_over_torch;
   ours();
-  for (auto unused : state) {
+  bench::repeat(state, [&] {
     const double plain = bench::seconds(plain_passes);
     const double time = bench::seconds(ours);
     const double torch = bench::seconds([&] { torchs_calls(model, inv_scale, torchs_max_norm); });
-    state.SetIterationTime(time);
     rounds.add(static_cast<double>(moved) / time, static_cast<double>(moved) / plain);
     over_torch.push_back(torch / time);
     limit_over_torch.push_back(torch / plain);
-  }
+    return time;
+  });
   rounds.report(state, "GB/s");
   state.counters["x_torch"] = bench::median(over_torch);
   state.counters["limit_x_torch"] = bench::median(limit_over_torch);  // what the plain passes would reach

@@ -60,12 +60,12 @@ void run(benchmark::State& state, int64_t bytes, Kernel kernel, Plain plain) {
   Rounds rounds;
   plain();
   kernel();
-  for (auto unused : state) {
+  repeat(state, [&] {
     const double limit = size / seconds(plain);
     const double time = seconds(kernel);
-    state.SetIterationTime(time);
     rounds.add(size / time, limit);
-  }
+    return time;
+  });
   rounds.report(state, "GB/s");
 }
 

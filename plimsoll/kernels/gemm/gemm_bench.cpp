@@ -249,20 +249,21 @@ void run_products(benchmark::State& state, const Case& c) {
   problem.multiply();
   std::vector<double> rates, limits, shares, walls;
   const double operations = 2e-9 * static_cast<double>(c.m * c.n * c.k);
-  for (auto _ : state) {
+  bench::repeat(state, [&] {
     const double limit = measure_limit(c, 0.002).rate() * 1e-9;
     const Time time = time_of([&] { problem.multiply(); });
-    state.SetIterationTime(time.wall);
     rates.push_back(operations / time.cpu);
     limits.push_back(limit);
     shares.push_back(100.0 * rates.back() / limit);
     walls.push_back(operations / time.wall);
-  }
+    return time.wall;
+  });
   state.counters["GFLOP/s"] = median(rates);
   state.counters["limit"] = median(limits);
   state.counters["share_%"] = median(shares);
   state.counters["best_share_%"] = 100.0 * *std::max_element(rates.begin(), rates.end()) / median(limits);
   state.counters["wall_GFLOP/s"] = median(walls);
+  state.counters["rounds"] = static_cast<double>(rates.size());
 }
 
 template <class Problem>
