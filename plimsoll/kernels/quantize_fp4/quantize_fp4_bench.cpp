@@ -68,7 +68,7 @@ void quantize_bench(benchmark::State& state, Case c) {
   }
   const int64_t directions = (c.by_row ? 1 : 0) + (c.by_column ? 1 : 0);
   const int64_t first = c.by_row ? 0 : elements / 2;
-  // Codes and scales are written, nine bytes for 16 elements.
+  // Codes are counted, eight bytes for 16 elements; their scales, a byte more or half of one, are not.
   bench::run(state,
              {buffers.x.data(), elements * format::bytes(c.x_format), buffers.codes + first, directions * elements / 2},
              elements, [&] { quantize_fp4(args); });
