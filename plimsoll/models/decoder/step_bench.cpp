@@ -1,13 +1,16 @@
 // generate/<dtype>/<rows>: a step of generation with the shape of SmolLM2-135M at random weights, behind a prompt of 512
-// tokens, against a plain read of as many bytes as its weights have.
+// tokens, against a plain read of as many bytes as its weights have, on huge pages where packed weights are.
+#include <c10/util/Exception.h>
 #include <torch/types.h>
 
-#include <vector>
+#include <algorithm>
+#include <memory>
 
 #include "plimsoll/kernels/stream_bench.h"
 #include "plimsoll/models/decoder/model.h"
 #include "plimsoll/models/weight_dtype.h"
 #include "plimsoll/nn/held_codes.h"
+#include "plimsoll/runtime/pages.h"
 
 namespace plimsoll::models {
 namespace {
@@ -53,12 +56,16 @@ void run_steps(benchmark::State& state, WeightDtype dtype, int64_t rows) {
   TokenCache cache = model->make_cache();
   model->extend(at::randint(49152, {rows, kPromptTokens}, at::kLong), cache);
   const at::Tensor token = at::randint(49152, {rows, 1}, at::kLong);
-  const std::vector<char> read(static_cast<size_t>(weight_bytes(*model, dtype)), 1);
-  const auto bytes = static_cast<int64_t>(read.size());
+  const int64_t bytes = weight_bytes(*model, dtype);
+  const auto mapped = static_cast<size_t>((bytes + 4095) / 4096 * 4096);
+  const auto unmap = [mapped](char* memory) { runtime::unmap_pages(memory, mapped); };
+  const std::unique_ptr<char, decltype(unmap)> read(static_cast<char*>(runtime::map_pages(mapped)), unmap);
+  TORCH_CHECK(read, "generate: expected ", mapped, " bytes of memory, got none from the system");
+  std::fill_n(read.get(), mapped, 1);
   kernels::bench::run(
       state, bytes, [&] { model->extend(token, cache); },
       [&] {
-        kernels::bench::plain_loop({read.data(), bytes, nullptr, 0});
+        kernels::bench::plain_loop({read.get(), bytes, nullptr, 0});
       });
   state.counters["tokens/s"] = static_cast<double>(rows) * state.counters["GB/s"] * 1e9 / static_cast<double>(bytes);
 }
