@@ -1,6 +1,7 @@
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <random>
 #include <vector>
 
@@ -58,11 +59,13 @@ void backward_bench(benchmark::State& state, Format grad_format) {
   bench::run(state, {grad.data(), read, token_grad.data(), written}, kValues, [&] { embedding_backward(args); });
 }
 
-#define PLIMSOLL_VOCABULARY ->Arg(256)->Arg(50257)->UseManualTime()->MinTime(0.2)
-BENCHMARK_CAPTURE(forward_bench, fp32, Format::kFp32) PLIMSOLL_VOCABULARY;
-BENCHMARK_CAPTURE(forward_bench, bf16, Format::kBf16) PLIMSOLL_VOCABULARY;
-BENCHMARK_CAPTURE(backward_bench, fp32, Format::kFp32) PLIMSOLL_VOCABULARY;
-BENCHMARK_CAPTURE(backward_bench, bf16, Format::kBf16) PLIMSOLL_VOCABULARY;
+constexpr std::initializer_list<int64_t> kVocabularies = {256, 50257};
+const bool kRegistered[] = {
+    bench::add("embedding/forward/fp32", kVocabularies, forward_bench, Format::kFp32),
+    bench::add("embedding/forward/bf16", kVocabularies, forward_bench, Format::kBf16),
+    bench::add("embedding/backward/fp32", kVocabularies, backward_bench, Format::kFp32),
+    bench::add("embedding/backward/bf16", kVocabularies, backward_bench, Format::kBf16),
+};
 
 }  // namespace
 }  // namespace plimsoll::kernels

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "plimsoll/runtime/cpu.h"
 
 namespace plimsoll::kernels {
@@ -9,12 +11,19 @@ namespace {
 
 using runtime::Isa;
 
+// The best of several windows: what a neighbour takes from one of them is no property of the registers.
+double best_fp32_rate() {
+  double best = 0;
+  for (int window = 0; window < 5; ++window) best = std::max(best, measure_fp32_limit(0.01).rate());
+  return best;
+}
+
 TEST(Limits, WiderRegistersDoMore) {
   double before = 0;
   for (Isa isa : {Isa::kPortable, Isa::kAvx2, Isa::kAvx512}) {
     if (isa > runtime::detected_isa()) break;
     runtime::ScopedIsa scope(isa);
-    const double rate = measure_fp32_limit(0.02).rate();
+    const double rate = best_fp32_rate();
     EXPECT_GT(rate, 1e8);
     EXPECT_GT(rate, 0.8 * before);  // a processor may run wider registers in two halves
     before = rate;
