@@ -1,5 +1,6 @@
 """The attacks' own judgement: what they call a failure, what they write, and damage that is damage."""
 
+import itertools
 import json
 import random
 import sys
@@ -7,6 +8,8 @@ import sys
 import commands
 import common
 import damage
+import files
+import kills
 import pytest
 import run
 
@@ -69,6 +72,50 @@ def test_an_attack_ends_at_its_count_and_at_its_deadline():
     assert attack.goes_on(10) and not attack.goes_on(9)
     late = common.Attack("calls", ["--seconds", "0"], name="example")
     assert not late.goes_on(10)
+
+
+def struck_saves(tmp_path, monkeypatch, save, ranks=1):
+    """Failures of kills that strike `save` in place of a saver."""
+    monkeypatch.setattr(kills, "save_forever", save)
+    monkeypatch.setattr(kills, "wrong_checkpoint", lambda run: None)
+    monkeypatch.setattr(kills, "LIMIT", 5)
+    attack = common.Attack("kills", ["--seconds", "600"], name="example")
+    kills.strike_saves(attack, tmp_path, "saves", [1], 10, 2, ranks)
+    return attack.failures
+
+
+def saves_forever(run, steps, elements, rank, *_):
+    for name in itertools.cycle(["step-00000001", "step-00000001.partial"]):
+        (run / name).mkdir(parents=True, exist_ok=True)
+        (run / name / "manifest.json").write_text("{}")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_save_that_throws_is_a_failure_with_its_trace(tmp_path, monkeypatch, ranks):
+    def save(run, steps, elements, rank, *_):
+        if rank == ranks - 1:
+            raise RuntimeError("disk full")
+        saves_forever(run, steps, elements, rank)
+
+    failures = struck_saves(tmp_path, monkeypatch, save, ranks)
+    assert len(failures) == 1 and "RuntimeError: disk full" in failures[0]
+
+
+def test_saves_that_are_killed_are_no_failure(tmp_path, monkeypatch):
+    assert struck_saves(tmp_path, monkeypatch, saves_forever) == []
+
+
+def test_a_library_program_that_cannot_start_is_a_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "BUILD", tmp_path)
+    library = files.Library(common.Attack("files", ["--seconds", "5"], name="example"), 0, 10)
+    library.run()
+    assert library.done == 0 and len(library.failures) == 1 and "attack_files" in library.failures[0]
+
+
+def test_a_library_program_that_read_nothing_is_a_failure():
+    library = files.Library(common.Attack("files", ["--seconds", "0"], name="example"), 0, 10)
+    library.run()
+    assert library.failures == ["expected one file or more to be read within the time, got none"]
 
 
 def test_shares_shrink_only_where_there_is_too_little_time():

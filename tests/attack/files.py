@@ -53,9 +53,14 @@ class Library(threading.Thread):
 
     def run(self):
         memory = Path("/dev/shm")
-        with tempfile.TemporaryDirectory(prefix="plimsoll-attack-", dir=memory if memory.is_dir() else None) as folder:
-            while self.done < self.count and self.attack.seconds_left() > 0:
-                self.run_batch(folder, min(BATCH, self.count - self.done))
+        try:
+            with tempfile.TemporaryDirectory(prefix="plimsoll-attack-", dir=memory if memory.is_dir() else None) as folder:
+                while self.done < self.count and self.attack.seconds_left() > 0:
+                    self.run_batch(folder, min(BATCH, self.count - self.done))
+        except Exception as error:  # which would end the thread alone
+            self.failures.append(f"behind case {self.done}: {type(error).__name__}: {error}")
+        if self.done == 0 and not self.failures:
+            self.failures.append("expected one file or more to be read within the time, got none")
 
     def run_batch(self, folder, count):
         seconds = self.attack.seconds_left()

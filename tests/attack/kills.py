@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from functools import partial
 from pathlib import Path
 
@@ -95,14 +96,31 @@ def strike_runs(attack, folder, what, command):
         shutil.rmtree(out)
 
 
-def fork(body):
+def fork(body, trace):
+    """Process that runs body. Where body throws, it leaves the stack trace in the file `trace` and ends with 1."""
     child = os.fork()
     if child == 0:
+        code = 1
         try:
             body()
+            code = 0
+        except BaseException:
+            trace.write_text(traceback.format_exc())
         finally:
-            os._exit(0)
+            os._exit(code)
     return child
+
+
+def one_has_ended(children):
+    """Whether a child has ended; its status stays there to be read."""
+    return any(os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT) for child in children)
+
+
+def wait_for(condition, children, pause):
+    """Waits until condition() holds or a child has ended, LIMIT seconds at most."""
+    limit = time.monotonic() + LIMIT
+    while not condition() and not one_has_ended(children) and time.monotonic() < limit:
+        time.sleep(pause)
 
 
 def save_forever(run, steps, elements, rank=0, ranks=1, port=None):
@@ -145,24 +163,27 @@ def strike_saves(attack, folder, what, steps, elements, count, ranks=1):
         if attack.seconds_left() == 0:
             break
         before = newest_change(run)
+        traces = [folder / f"trace-{rank}" for rank in range(ranks)]
         with reserved_port() as port:
             saves = [partial(save_forever, run, steps, elements, rank, ranks, port) for rank in range(ranks)]
-            children = [fork(save) for save in saves]
-            limit = time.monotonic() + LIMIT
-            while newest_change(run) == before and time.monotonic() < limit:
-                time.sleep(0.002)
+            children = [fork(save, trace) for save, trace in zip(saves, traces, strict=True)]
+            wait_for(lambda before=before: newest_change(run) != before, children, 0.002)
             time.sleep(attack.random.uniform(0, 4 * shortest))
             if attack.random.random() < 0.7:
                 # Often in the moments in which one checkpoint takes the place of another.
-                while not any(run.glob("step-*.partial/manifest.json")) and time.monotonic() < limit:
-                    pass
+                wait_for(lambda: any(run.glob("step-*.partial/manifest.json")), children, 0)
                 time.sleep(attack.random.uniform(0, 0.004))
+            ended = one_has_ended(children)
             victims = children if ranks == 1 else attack.random.sample(children, len(children))
             for victim in victims:
                 os.kill(victim, signal.SIGKILL)
                 time.sleep(attack.random.uniform(0, 0.02))
-            for child in children:
-                os.waitpid(child, 0)
+            statuses = {child: os.waitpid(child, 0)[1] for child in children}
+        # Ranks whose peer was killed may throw; the first victim may not.
+        if ended or os.waitstatus_to_exitcode(statuses[victims[0]]) != -signal.SIGKILL:
+            said = "".join(trace.read_text() for trace in traces if trace.exists())
+            attack.fail(f"{what}: a save ended before it was killed\n{said}")
+            break
         attack.count += 1
         if wrong := wrong_checkpoint(run):
             attack.fail(f"{what}: the checkpoint {wrong}")
