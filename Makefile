@@ -46,7 +46,7 @@ endif
 .PHONY: help setup configure build program test benchmarks bench tune demo nightly fuzz attack gpu-check format check wheel package clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1\t\2/p' Makefile | expand -t 16
 
 setup: ## install missing Debian packages, make .venv
 	@tools/setup $(TORCH:%=--torch %) $(PYTHON)

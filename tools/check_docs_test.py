@@ -35,7 +35,7 @@ CONTEXT = "#include <vector>\nnamespace plimsoll::header_examples { extern std::
 
 def run(root: pathlib.Path, page: str, header: str = HEADER) -> subprocess.CompletedProcess[str]:
     """A project whose program has the command train and whose Makefile has the target demo."""
-    (root / "Makefile").write_text("demo: program ## show it\n")
+    (root / "Makefile").write_text("demo: program ## show it\ngpu-check: ## on a card\n")
     (root / "docs").mkdir()
     (root / "docs" / "page.md").write_text(page)
     (root / "docs" / "other.md").write_text("# Other\n\n## What it's for: `train`\n")
@@ -58,7 +58,7 @@ def run(root: pathlib.Path, page: str, header: str = HEADER) -> subprocess.Compl
 GOOD = """# Page
 
 [a file](other.md), [a heading](other.md#what-its-for-train), [one of this page](#page), [elsewhere](https://example.org/x).
-`plimsoll train --steps 3 | tee --append log`, `plimsoll --version`, `make demo` and `[no link](none.md)`.
+`plimsoll train --steps 3 | tee --append log`, `plimsoll --version`, `make demo`, `make gpu-check` and `[no link](none.md)`.
 
     plimsoll train \\
       --steps 3    # --other
@@ -106,6 +106,7 @@ def test_what_is_there_passes(tmp_path: pathlib.Path) -> None:
         ),
         ("```\nplimsoll train \\\n  --stops=3\n```\n", "docs/page.md:2: plimsoll train --stops: the command has no such option"),
         ("run `make demos`", "docs/page.md:1: make demos: the Makefile has no such target"),
+        ("run `make gpu-chek`", "docs/page.md:1: make gpu-chek: the Makefile has no such target"),
         ("```python\nif x\n```\n", "docs/page.md:2: ```python: line 1: expected ':'"),
         (
             "```python\nfrom plimsoll import rapport\n```\n",
