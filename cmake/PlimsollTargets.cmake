@@ -166,6 +166,12 @@ function(plimsoll_library folder)
   endif()
   plimsoll_sources_of_arguments(${target})
   foreach(level AVX2 AVX512 AVX512_BF16 AMX)
+    # By their names tools/check_weak_symbols finds the objects.
+    foreach(file IN LISTS arg_ISA_${level})
+      if(NOT file MATCHES "_(avx2|avx512|avx512_bf16|amx)[.]cpp$")
+        message(FATAL_ERROR "${folder}: ISA_${level}: expected a name that ends in _avx2, _avx512, _avx512_bf16 or _amx, got ${file}")
+      endif()
+    endforeach()
     if(arg_ISA_${level})
       set_source_files_properties(${arg_ISA_${level}} PROPERTIES COMPILE_OPTIONS "${PLIMSOLL_FLAGS_${level}}"
                                   SKIP_PRECOMPILE_HEADERS ON)

@@ -4,6 +4,8 @@ import pathlib
 import subprocess
 import sys
 
+import pytest
+
 TOOLS = pathlib.Path(__file__).parent
 
 
@@ -37,6 +39,28 @@ def test_an_inline_function_in_an_isa_file_is_named(tmp_path: pathlib.Path) -> N
 
 def test_a_build_without_isa_objects_fails(tmp_path: pathlib.Path) -> None:
     assert run("check_weak_symbols", tmp_path).returncode == 1
+
+
+PROJECT = """
+cmake_minimum_required(VERSION 3.24)
+project(Small LANGUAGES CXX)
+option(PLIMSOLL_PCH "" OFF)
+include({cmake}/PlimsollTargets.cmake)
+plimsoll_library(sum SOURCES sum_cpu.cpp ISA_AVX512 {name})
+"""
+
+
+@pytest.mark.parametrize("name, passes", [("sum_few_avx512.cpp", True), ("sum_amx.cpp", True), ("sum_avx512_few.cpp", False)])
+def test_a_source_whose_object_would_not_be_looked_at_is_named(tmp_path: pathlib.Path, name: str, passes: bool) -> None:
+    (tmp_path / "CMakeLists.txt").write_text(PROJECT.format(cmake=TOOLS.parent / "cmake", name=name))
+    for source in ("sum_cpu.cpp", name):
+        (tmp_path / source).touch()
+    command = ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "build"), "-G", "Ninja"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if passes:
+        assert result.returncode == 0, result.stderr
+    else:
+        assert f"_avx512_bf16 or _amx, got {name}" in " ".join(result.stderr.split())
 
 
 def link_with(directory: pathlib.Path, program: str, *runtimes: str) -> None:
