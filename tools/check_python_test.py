@@ -11,7 +11,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SCRIPTS = [
     "bench/compare",
-    *(f"tools/{name}" for name in ("check_docs", "check_layers", "check_openmp", "check_weak_symbols", "gpu_check")),
+    *(f"tools/check_{name}" for name in ("cuda", "docs", "layers", "openmp", "weak_symbols")),
+    *(f"tools/{name}" for name in ("draw_report", "fetch_tokenizers", "gpu_check", "import_gguf")),
 ]
 MODULES = [
     "python/plimsoll/a.py",
@@ -49,6 +50,7 @@ def test_each_fault_is_named(tmp_path: pathlib.Path) -> None:
     files = {
         "python/plimsoll/a.py": untyped,
         "tools/a_test.py": bare,
+        "tools/draw_report": "import os\n" + bare,
         "bench/a.py": '"""A module."""\n\nimport os\n\nx = [ 1 ]\n',
         "python/tests/a_test.py": GOOD + '\n\ndef untyped(x):\n    return double("text")\n',
         "tests/attack/a.py": GOOD + '\n\ndef untyped(x):\n    return double("text")\n',
@@ -59,6 +61,8 @@ def test_each_fault_is_named(tmp_path: pathlib.Path) -> None:
     assert "bench/a.py:3:8: F401" in result.stdout
     assert "-x = [ 1 ]\n+x = [1]\n" in result.stdout
     assert "python/plimsoll/a.py:8: error: Function is missing a type annotation" in result.stdout
+    assert "tools/draw_report:1:8: F401" in result.stdout
+    assert 'tools/draw_report:9: error: "type: ignore" comment without error code' in result.stdout
     assert 'tools/a_test.py:8: error: "type: ignore" comment without error code' in result.stdout
     assert 'tests/attack/a.py:9: error: Argument 1 to "double" has incompatible type "str"' in result.stdout
     assert 'tests/gpu/a.py:9: error: Argument 1 to "double" has incompatible type "str"' in result.stdout
