@@ -66,12 +66,13 @@ test: build ## run the C++ and Python tests
 	@status=0; $(ctest) || status=$$?; \
 	$(pytest) || status=$$?; exit $$status
 
-nightly: build ## the tests that take minutes, too (a million texts for each tokenizer), CUDA kernels for each architecture, five minutes of training in flat memory, and an hour of hostile calls
+nightly: build ## the tests that take minutes, too (a million texts for each tokenizer), CUDA kernels for each architecture, five minutes of training in flat memory, a minute of each fuzzer, and an hour of hostile calls
 	@PLIMSOLL_NIGHTLY=1 $(ctest)
 	@PLIMSOLL_NIGHTLY=1 $(python_test) python/tests/tokenizer_test.py python/tests/t5_hugging_face_test.py python/tests/line_promise_test.py
 	@if grep -q '^PLIMSOLL_NVCC:.*/' $(build)/CMakeCache.txt; then $(MAKE) --no-print-directory CUDA=ON configure && \
 	  ninja -C $(GPU_BUILD) kernels_cubin && ctest --test-dir $(GPU_BUILD) -R cuda_registers --output-on-failure; fi
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/memory.py --seconds 300
+	@$(MAKE) --no-print-directory FUZZ_SECONDS=60 fuzz
 	@PLIMSOLL_BUILD=$(CURDIR)/$(build) $(python) tests/attack/operators.py --seconds 3600
 
 # Installs clang, and builds sentencepiece with the sanitizers, too. FUZZ_SECONDS=60 runs each for a minute. An input that fails is left in build-fuzz.
@@ -117,12 +118,13 @@ format: setup ## rewrite the sources as clang-format and ruff want them
 	@tools/check_format --fix
 	@tools/check_python --fix $(python)
 
-check: build ## layers, format, types, pages, headers by themselves, weak symbols, OpenMP runtime
+check: build ## layers, format, types, pages, headers by themselves, weak symbols, OpenMP runtime, whether what `make attack` runs builds
 	@tools/setup --check $(TORCH:%=--torch %) $(PYTHON)
 	@grep -q '^PLIMSOLL_CLANG:.*/' $(build)/CMakeCache.txt || cmake $(build) >/dev/null
 	@status=0; tools/check_layers || status=1; tools/check_format || status=1; tools/check_python $(python) || status=1; \
 	$(python) tools/check_docs $(build) || status=1; \
 	ninja -C $(build) -j $(JOBS) -k 0 --quiet headers && echo "headers: ok" || status=1; \
+	ninja -C $(build) -j $(JOBS) --quiet attack && echo "attack: builds" || status=1; \
 	tools/check_weak_symbols $(build) || status=1; tools/check_openmp $(build) || status=1; exit $$status
 
 wheel: setup ## a wheel of the Python package and the command, for the torch of this Python, into dist/

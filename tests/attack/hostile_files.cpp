@@ -69,7 +69,7 @@ std::string damage_safetensors(Random& random, const std::string& file) {
   uint64_t size = 0;
   std::memcpy(&size, file.data(), sizeof(size));
   const std::string header = damage_json(random, json::parse(file.substr(sizeof(size), size))).dump();
-  const std::string length = io::bytes_of({static_cast<uint32_t>(header.size()), 0});
+  const std::string length = tokenize::bytes_of({static_cast<uint32_t>(header.size()), 0});
   return length + header + file.substr(sizeof(size) + size);
 }
 
@@ -113,7 +113,7 @@ std::string config_text() {
 
 std::string tokenizer_model() {
   const std::string replacements("a\0b\0cd\0", 7);
-  const auto units = io::DoubleArrayBuilder().build({{"A", 0}, {"BC", 2}, {"BCD", 4}, {"\xc3\xbc", 0}});
+  const auto units = tokenize::DoubleArrayBuilder().build({{"A", 0}, {"BC", 2}, {"BCD", 4}, {"\xc3\xbc", 0}});
   return tokenize::first_pieces() + tokenize::piece("aa", tokenize::PieceType::kUserDefined) +
          tokenize::piece("aab", tokenize::PieceType::kUnused) +
          tokenize::normalizer(tokenize::charsmap_of(units, replacements)) +
