@@ -19,7 +19,7 @@ if(NOT PLIMSOLL_TORCH_OF STREQUAL PLIMSOLL_PYTHON)
   set(PLIMSOLL_TORCH_PACKAGE "${package}" CACHE INTERNAL "Directory of the torch package")
   set(PLIMSOLL_TORCH_OF "${PLIMSOLL_PYTHON}" CACHE INTERNAL "Interpreter that the package belongs to")
 endif()
-# What is configured with the version, as lib/plimsoll_torch_version, follows when pip installs another torch in its place.
+# Files that are configured with the version, as lib/plimsoll_torch_version, follow when pip installs another torch in its place.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PLIMSOLL_TORCH_PACKAGE}/version.py")
 file(STRINGS "${PLIMSOLL_TORCH_PACKAGE}/version.py" PLIMSOLL_TORCH_VERSION REGEX "^__version__ = ")
 string(REGEX MATCH "[0-9]+[.][0-9]+[.][0-9]+" PLIMSOLL_TORCH_VERSION "${PLIMSOLL_TORCH_VERSION}")

@@ -43,8 +43,9 @@ struct DecoderModel : torch::CustomClassHolder {
              .warn = [this](const std::string& text) { warning += (warning.empty() ? "" : "; ") + text; }})) {}
   explicit DecoderModel(models::Decoder of) : model(std::move(of)) {}
 
-  // What generate() takes where nothing is given, under the names of generation_config.json, of which `directory` may have
-  // one. JSON: ids are those of the vocabulary, eos_token_id a list, pad_token_id null where there is none.
+  // Values that generate() takes where none are given, under the names of generation_config.json, of which
+  // `directory` may have one. JSON: ids are those of the vocabulary, eos_token_id a list, pad_token_id null where there
+  // is none.
   std::string generation_defaults(const std::string& directory) const {
     const models::GenerationDefaults defaults = models::read_generation_defaults(directory);
     const models::DecoderConfig& config = model->config;

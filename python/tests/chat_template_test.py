@@ -141,7 +141,7 @@ def test_the_package_renders_conversations_as_transformers_does(name, tmp_path):
         assert render_chat(tmp_path, request["messages"], add_generation_prompt=prompt) == theirs
 
 
-# What templates of today use beside that: blocks of what the model is to learn, arguments of tojson, tools and documents.
+# Parts that templates of today have beside that: blocks of what the model is to learn, arguments of tojson, tools and documents.
 TODAY = (
     "{% if tools is not none %}{{ tools | tojson(separators=(',', ':'), sort_keys=True) }}{% endif %}"
     "{{ 'documents' if documents is not none }}{% for message in messages %}{% if message['role'] == 'assistant' %}\n"

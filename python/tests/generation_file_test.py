@@ -1,4 +1,4 @@
-"""What generate() of AutoModelForCausalLM's models takes from config.json and generation_config.json."""
+"""Fields of config.json and generation_config.json that generate() of AutoModelForCausalLM's models takes."""
 
 import json
 from pathlib import Path

@@ -98,7 +98,7 @@ void save_decoder(const DecoderImpl& model, const fs::path& directory, const Sav
   if (options.shard_bytes < 1) io::fail("save: expected shard_bytes >= 1, got {}", options.shard_bytes);
   const at::NoGradGuard no_grad;
   io::with_our_errors([&] {
-    // What may be refused comes before the first change of the directory.
+    // Steps that may be refused come before the first change of the directory.
     const io::TensorMap tensors = stored_tensors(model);
     const json config = saved_config(model, options.source);
     fs::create_directories(directory);

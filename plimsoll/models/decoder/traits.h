@@ -47,7 +47,7 @@ struct DecoderTraits {
   double theta = 10000, sliding_theta = 10000;
   double rotated_share = 1;
   bool ties_head = false;
-  // Those of a member that is absent; null is none.
+  // Values of a member that is absent; null is none.
   int64_t usual_window = 4096;
   std::optional<int64_t> usual_bos = {}, usual_eos = {}, usual_pad = {};
 

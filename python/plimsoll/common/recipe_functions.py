@@ -22,7 +22,7 @@ def number_of(recipe: Any) -> int:
 
 
 def _identity(value: Any) -> Any:
-    """Of a function its address, which nobody else gets while the registry keeps it: two of them may print alike."""
+    """Text of a value, or address of a function, which nobody else gets while the registry keeps it: two may print alike."""
     if inspect.ismethod(value):  # made anew by each access
         return id(value.__self__), id(value.__func__)
     return id(value) if callable(value) else repr(value)
