@@ -15,13 +15,13 @@ MODULE = '"""A module."""\n\n# Numbers of the ranks.\nRANKS = (0, 1)\n'
 pytestmark = pytest.mark.skipif(FORMATTER is None, reason="clang-format is not installed")
 
 
-def run(root: pathlib.Path, header: str = HEADER, module: str = MODULE) -> subprocess.CompletedProcess[str]:
+def run(root: pathlib.Path, header: str = HEADER, module: str = MODULE, name: str = "a.h") -> subprocess.CompletedProcess[str]:
     for folder in ("bench", "cmake", "examples", "plimsoll", "python", "tests", "tools", ".venv/bin"):
         (root / folder).mkdir(parents=True)
-    for name in (".clang-format", "tools/check_format"):
-        shutil.copy(ROOT / name, root / name)
+    for copied in (".clang-format", "tools/check_format"):
+        shutil.copy(ROOT / copied, root / copied)
     (root / ".venv" / "bin" / "clang-format").symlink_to(str(FORMATTER))
-    (root / "plimsoll" / "a.h").write_text(header)
+    (root / "plimsoll" / name).write_text(header)
     (root / "python" / "a.py").write_text(module)
     return subprocess.run([str(root / "tools" / "check_format")], capture_output=True, text=True, check=False)
 
@@ -31,10 +31,11 @@ def test_sources_in_order_pass(tmp_path: pathlib.Path) -> None:
     assert (result.returncode, result.stdout) == (0, "format: ok (1 files)\n"), result.stdout + result.stderr
 
 
-def test_another_layout_is_named(tmp_path: pathlib.Path) -> None:
-    result = run(tmp_path, header="int sum( int a,int b );\n")
+@pytest.mark.parametrize("name", ["a.h", "a.inc"])
+def test_another_layout_is_named(tmp_path: pathlib.Path, name: str) -> None:
+    result = run(tmp_path, header="int sum( int a,int b );\n", name=name)
     assert result.returncode == 1
-    assert "plimsoll/a.h:1" in result.stderr
+    assert f"plimsoll/{name}:1" in result.stderr
 
 
 @pytest.mark.parametrize("word", ["How", "Its", "Of", "Them", "They", "Those", "What", "Where", "Which", "Who", "Whose", "Why"])
