@@ -3,13 +3,13 @@
 import argparse
 import contextlib
 import http.server
-import io
 import json
 import os
 import random
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -112,9 +112,9 @@ def test_a_server_left_at_the_port_is_one_error():
 
 
 def test_a_server_that_ended_has_no_peak(port):
-    with healthy(port):
+    with healthy(port), tempfile.TemporaryFile() as errors:
         server = object.__new__(serve_peers.Server)
-        server.name, server.port, server.errors = "true", port, io.BytesIO()
+        server.name, server.port, server.errors = "true", port, errors
         server.process = subprocess.Popen(["true"])
         server.process.wait()
         with pytest.raises(SystemExit, match=f"true: expected a server at port {port}, found none"):
