@@ -65,10 +65,11 @@ class T5Product::Packed {
   }
 
   // nullptr in the first of two calls in a row that see the same weights: nothing is packed for one call.
-  Weights values(const std::vector<T5Linear>& layers) {
+  Weights values(const std::vector<T5Linear>& layers, bool is_step) {
     std::vector<at::Tensor> weights;
     for (const T5Linear& layer : layers) weights.push_back(layer->weight());
     const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_step && weights_ != nullptr && seen_.remembers(weights)) return weights_;
     if (!seen_.see(weights)) {
       weights_.reset();
     } else if (weights_ == nullptr) {
@@ -95,12 +96,12 @@ T5Product::T5Product(std::vector<T5Linear> layers) : layers_(std::move(layers)),
 
 void T5Product::hold(std::shared_ptr<const ops::PackedWeights> codes) { packed_->hold(std::move(codes)); }
 
-std::shared_ptr<const ops::PackedWeights> T5Product::packed_for(at::ScalarType dtype) const {
+std::shared_ptr<const ops::PackedWeights> T5Product::packed_for(at::ScalarType dtype, bool is_step) const {
   if (auto held = packed_->held()) return held;
   const auto is_quantized = [](const T5Linear& layer) { return layer->is_quantized(); };
   if (std::ranges::all_of(layers_, is_quantized)) return packed_->codes(layers_);
   if (std::ranges::any_of(layers_, is_quantized)) return nullptr;  // a plan has some of the weights in high precision
-  if (may_pack(*layers_.front(), dtype)) return packed_->values(layers_);
+  if (may_pack(*layers_.front(), dtype)) return packed_->values(layers_, is_step);
   if (at::GradMode::is_enabled()) packed_->release();
   return nullptr;
 }

@@ -22,8 +22,9 @@ class T5Product {
   // From here on, in all copies, multiplies by these codes of its layers' weights, whatever they hold; nullptr: as before.
   void hold(std::shared_ptr<const ops::PackedWeights> codes);
 
-  // The weights as they multiply an x of `dtype` here and now; nullptr where each layer multiplies by itself.
-  std::shared_ptr<const ops::PackedWeights> packed_for(at::ScalarType dtype) const;
+  // The weights as they multiply an x of `dtype` here and now; nullptr where each layer multiplies by itself. is_step: for
+  // a token of a text that has begun, whose weights are compared as far as torch counts writes.
+  std::shared_ptr<const ops::PackedWeights> packed_for(at::ScalarType dtype, bool is_step = false) const;
 
  private:
   class Packed;

@@ -54,7 +54,7 @@ bool T5TeamStep::describe() {
   const bool has_fixes = model_.numerics && dtype_ == at::kHalf;
   if (model_.is_training() || !may_step() || has_fixes) return false;
   const auto packed = [&](const T5Product& product) -> StepProduct {
-    const auto weights = product.packed_for(dtype_);
+    const auto weights = product.packed_for(dtype_, /*is_step=*/true);
     if (weights == nullptr) return {};
     return {.weight = weights->operand(), .packed = weights->packed()};
   };
