@@ -171,6 +171,10 @@ def test_a_state_dict_has_the_loss_scale():
     for strict in (True, False):
         again.load_state_dict(state, strict=strict)
         assert scales_of_steps(again, [torch.optim.SGD(again.parameters(), lr=0.0)], 2) == [4, 8]
+    copied = copy.deepcopy(again)
+    copied.load_state_dict(model.state_dict() | {"autoscale.loss_scale": torch.tensor([16, 0])})
+    optimizer = torch.optim.SGD(again.parameters(), lr=0.0)
+    assert scales_of_steps(again, [optimizer], 1) == [8], "a copy leaves the scale of the model in training alone"
     other: Any = autoscale.autoscale(nn.Linear(1, 1))
     other.load_state_dict(state)  # it has no use for one
     again.load_state_dict(other.state_dict())

@@ -39,7 +39,8 @@ class _Round:
 
 class LossScaler:
     """The loss scale of one session. Without gradients torch's optimizers leave a parameter as it is: that skips a step.
-    The scale moves once for all optimizers of a training step.
+    The scale moves once for all optimizers of a training step. Where one steps before the backward pass of the next, as in a
+    GAN, its overflow halves the scale of that pass, whose own overflow then does not.
 
     module: whose parameters are scaled, or shards of FullyShardedDataParallel. Of these each rank has a part, so what their
     gradients hold is shared, and a step is a collective."""
@@ -56,6 +57,11 @@ class LossScaler:
         self._warned = False
         self._clean_steps = 0
         self._round: _Round | None = None
+
+    def is_of(self, module: torch.nn.Module) -> bool:
+        """Whether the scale is this module's to set: the one that it was made for, or a copy that has outlived that."""
+        original = self._module()
+        return original is None or original is module
 
     def state(self) -> torch.Tensor:
         """Exponent, and steps since it moved, for a file."""
@@ -175,7 +181,8 @@ def save_loss_scale(module: torch.nn.Module, state: dict[str, Any], prefix: str,
 
 
 def load_loss_scale(module: torch.nn.Module, state: dict[str, Any], prefix: str, *_: object) -> None:
-    """The inverse. A module whose policy has no loss scale that changes leaves it out."""
+    """The inverse. Left out by a module whose policy has no loss scale that changes, and by a copy while its original, which may be
+    in training, lives."""
     saved, scaler = state.pop(prefix + LOSS_SCALE, None), scaler_of(module)
-    if saved is not None and scaler is not None:
+    if saved is not None and scaler is not None and scaler.is_of(module):
         scaler.load(saved)

@@ -22,7 +22,8 @@ class EnterArguments:
 
     def __call__(self, module: torch.nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         plain = {name: kwargs[name] for name in getattr(module, "_plain_arguments", ()) if name in kwargs}
-        return self._entering(args), self._entering(kwargs) | plain
+        scaled = {name: argument for name, argument in kwargs.items() if name not in plain}
+        return self._entering(args), self._entering(scaled) | plain
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EnterArguments:
         return self
