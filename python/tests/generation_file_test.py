@@ -1,5 +1,6 @@
 """Fields of config.json and generation_config.json that generate() of AutoModelForCausalLM's models takes."""
 
+import copy
 import json
 from pathlib import Path
 
@@ -51,6 +52,18 @@ def test_ids_that_stand_for_none_are_none(folder):
     assert set(changed(folder, "generation_config.json", pad_token_id=7).generate(ids)[1, 9:].tolist()) == {7}
     given = model.generate(ids, max_new_tokens=9, eos_token_id=[end, 999], pad_token_id=0)
     assert given[1, 8:].tolist() == [end, *[0] * 7]
+
+
+def test_ids_that_the_config_is_told_later_count(folder):
+    model, ids = AutoModelForCausalLM.from_pretrained(folder), decoder_models.tokens(2, 7)
+    whole = model.generate(ids, max_new_tokens=9, eos_token_id=[])
+    end = whole[1, 8].item()
+    assert end not in whole[1, 7:8].tolist()
+    model.config.eos_token_id, model.config.pad_token_id = end, 5
+    for each in (model, copy.deepcopy(model)):
+        written = each.generate(ids, max_new_tokens=9)
+        assert written[1, 8:].tolist() == [end, *[5] * 7]
+        assert each.generate(ids, max_new_tokens=9, pad_token_id=6)[1, 9:].tolist() == [6] * 7
 
 
 def test_min_p_is_the_files_unless_it_is_given(folder):

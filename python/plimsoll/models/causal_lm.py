@@ -22,6 +22,7 @@ from plimsoll.pytorch.autocast import autocast
 _HEAD = "lm_head.weight"
 _OLDER_HEAD = "embed_out.weight"  # what GPT-NeoX's files call it
 _IGNORED = -100
+_IDS = ("eos_token_id", "pad_token_id")
 
 
 class CausalLM(OwnedModel):
@@ -39,6 +40,7 @@ class CausalLM(OwnedModel):
         file = Path(directory) / "generation_config.json"
         self._generation_file: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
         self._generation_defaults: dict[str, Any] = json.loads(model.generation_defaults(directory))
+        self._ids_read = {name: config.get(name) for name in _IDS}  # others in self.config are the caller's
         self._shape = json.loads(model.config())
         self._joined: list[JoinedParameter] = []
         self._stored_sizes: dict[str, torch.Size] = {}
@@ -121,8 +123,9 @@ class CausalLM(OwnedModel):
         streamer: Any = None,
     ) -> torch.Tensor:
         """Ids [batch, length]: input_ids, what was written, pad behind the end. What is not given is as
-        generation_config.json or config.json says, else Hugging Face's default. Draws follow torch.manual_seed. streamer: put(ids) is called
-        with input_ids and at each step, end() at the end. Logits that are Inf or NaN are an error."""
+        generation_config.json or config.json says, of eos_token_id and pad_token_id as `self.config` has been told since, else
+        Hugging Face's default. Draws follow torch.manual_seed. streamer: put(ids) is called with input_ids and at each step, end()
+        at the end. Logits that are Inf or NaN are an error."""
         given = {
             "max_new_tokens": max_new_tokens,
             "do_sample": do_sample,
@@ -135,7 +138,9 @@ class CausalLM(OwnedModel):
             "eos_token_id": eos_token_id,
             "pad_token_id": pad_token_id,
         }
-        options = self._generation_defaults | {name: value for name, value in given.items() if value is not None}
+        told = {name: getattr(self.config, name, None) for name in _IDS}
+        told = {name: value for name, value in told.items() if value is not None and value != self._ids_read[name]}
+        options = self._generation_defaults | told | {name: value for name, value in given.items() if value is not None}
         ends, pad = options["eos_token_id"], options["pad_token_id"]
         end_ids = [index(end) for end in (ends if isinstance(ends, Sequence) else [ends])]
         if pad is None:
@@ -182,7 +187,9 @@ class CausalLM(OwnedModel):
         return contextlib.nullcontext() if self.recipe is None else autocast(recipe=self.recipe)
 
     def _copy(self) -> Self:
-        return type(self)(self._model.clone(), dict(vars(self.config)), self._directory, self.recipe)
+        made = type(self)(self._model.clone(), dict(vars(self.config)), self._directory, self.recipe)
+        made._ids_read = self._ids_read
+        return made
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
