@@ -203,11 +203,14 @@ class ScaledModule(InitializedModule, WithProducts):
         self._parameters.update(dict.fromkeys(codes))
         try:
             super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        finally:  # a move that fails leaves a module that can be used
+        finally:  # a move that fails leaves a module with all its parameters, some of which may have moved
             self._parameters.update(codes)
             self._bring_state_home(before)
-        self._parameters.update({name: weight.applied(fn) for name, weight in codes.items()})
-        self._link_codes()
+        try:
+            for name, weight in codes.items():
+                self._parameters[name] = weight.applied(fn)
+        finally:
+            self._link_codes()
         return self
 
     def _bring_state_home(self, before: dict[str, torch.Tensor]) -> None:
