@@ -7,14 +7,12 @@
 
 #include "plimsoll/ops/memory/caching_allocator.h"
 #include "plimsoll/runtime/cpu_quota.h"
-#include "plimsoll/runtime/thread_places.h"
 
 namespace plimsoll::cli {
 
 void start_process() {
   use_caching_allocator();
   runtime::keep_to_cpu_quota();
-  runtime::keep_threads_apart();
   std::signal(SIGXFSZ, SIG_IGN);
   // c10d logs what a rank that has ended means, with a stack, before the error that names the rank.
   ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", /*overwrite=*/0);

@@ -4,7 +4,7 @@
 namespace plimsoll::cli {
 
 // Before anything is allocated or computed: torch's memory is kept for the next tensor, threads keep to the CPUs that the process may
-// use, each to its own where they are as many, and a file over the size limit is an error like any other, with its one line.
+// use, and a file over the size limit is an error like any other, with its one line.
 void start_process();
 
 }  // namespace plimsoll::cli

@@ -16,6 +16,7 @@
 #include "plimsoll/cli/progress.h"
 #include "plimsoll/cli/report_errors.h"
 #include "plimsoll/cli/watch_option.h"
+#include "plimsoll/runtime/thread_places.h"
 
 namespace plimsoll::cli {
 
@@ -45,6 +46,7 @@ int train_and_print(const app::TrainOptions& options) {
 }
 
 int print_training(const app::TrainOptions& options, const Training& training) {
+  runtime::keep_threads_apart();
   Progress progress(options.recipe.text, options.log_every);
   std::optional<app::ProfileReport> profile;
   const auto summary = training({.on_step = [&](const app::StepRecord& record) { progress.step(record); },

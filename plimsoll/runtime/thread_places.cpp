@@ -41,7 +41,7 @@ struct Places {
   }
 };
 
-const Places* places = nullptr;  // set once, before there are threads
+const Places* places = nullptr;  // set once, between regions
 
 bool user_places_threads() {
   return std::ranges::any_of(std::initializer_list<const char*>{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY"},
