@@ -12,23 +12,7 @@ import pytest
 import torch
 from plimsoll.common import recipe
 from plimsoll.pytorch import QuantizedTensor
-
-MODULES = {
-    "Linear": lambda: te.Linear(32, 48),
-    "LayerNormLinear": lambda: te.LayerNormLinear(32, 48),
-    "LayerNormMLP": lambda: te.LayerNormMLP(32, 48, activation="swiglu"),
-    "TransformerLayer": lambda: te.TransformerLayer(32, 48, 2, hidden_dropout=0.0, attention_dropout=0.0),
-}
-
-
-def quantized(make, seed=4, **keywords):
-    torch.manual_seed(seed)
-    with te.fp8_model_init(**keywords):
-        return make()
-
-
-def weights_of(module):
-    return {name: p for name, p in module.named_parameters() if isinstance(p, QuantizedTensor)}
+from quantized_modules import MODULES, is_parameter, marked, quantized, weights_of
 
 
 def twin_of(module, make):
@@ -53,10 +37,6 @@ def assert_same(ours, expected):
     assert ours.keys() == expected.keys()
     for name, value in expected.items():
         assert torch.equal(ours[name], value), name
-
-
-def is_parameter(weight) -> bool:
-    return isinstance(weight, QuantizedTensor) and isinstance(weight, torch.nn.Parameter)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -225,97 +205,6 @@ def test_a_checkpoint_of_values_loads_into_codes():
     module = quantized(MODULES["Linear"])
     module.load_state_dict(plain.state_dict())
     assert torch.equal(module.weight.dequantize(), QuantizedTensor.quantize(plain.weight).dequantize())
-
-
-def test_another_dtype_keeps_the_codes():
-    module: Any = quantized(MODULES["Linear"])
-    codes = module.weight.codes.clone()
-    module.to(torch.bfloat16)
-    assert is_parameter(module.weight) and module.weight.dtype == torch.bfloat16
-    assert torch.equal(module.weight.codes, codes) and module.weight.requires_grad
-    with te.fp8_autocast():
-        module(torch.randn(2, 32, dtype=torch.bfloat16)).sum().backward()
-    assert module.weight.grad.dtype == torch.bfloat16
-    assert module.float().weight.grad.dtype == torch.float32
-    assert torch.equal(module.weight.codes, codes) and module.to("meta").weight.is_meta
-
-
-def marked():
-    """A module whose weight carries what callers hang on parameters, and its optimizer after a step."""
-    module = quantized(MODULES["Linear"], preserve_high_precision_init_val=True)
-    module.weight.main_grad, module.weight.partition_dim = torch.zeros(48, 32), 1
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
-    module(torch.randn(2, 32)).sum().backward()
-    optimizer.step()
-    return module, optimizer
-
-
-MOVES = {
-    "half": lambda module: module.half(),
-    "bfloat16": lambda module: module.bfloat16(),
-    "float": lambda module: module.float(),
-    "type": lambda module: module.type(torch.bfloat16),
-    "to dtype": lambda module: module.to(torch.bfloat16),
-    "to dtype and back": lambda module: module.half().float(),
-    "to device and dtype": lambda module: module.to("cpu", torch.float16),
-    "cpu": lambda module: module.cpu(),
-    "to memory format": lambda module: module.to(memory_format=torch.channels_last),
-    "requires_grad_": lambda module: module.requires_grad_(False).requires_grad_(True),
-    "share_memory": lambda module: module.share_memory(),
-    "train and eval": lambda module: module.eval().train(),
-    "in a module": lambda module: torch.nn.Sequential(module).half(),
-}
-
-
-@pytest.mark.parametrize("move", MOVES)
-def test_a_parameter_stays_the_object_that_it_is(move):
-    module, optimizer = marked()
-    weight, gradient = module.weight, module.weight.grad
-    codes, scale = weight.codes.clone(), weight.scale.clone()
-    kept = weight.get_high_precision_init_val().clone()
-    MOVES[move](module)
-    assert module.weight is weight and is_parameter(weight)
-    assert weight.dtype == module.bias.dtype == weight.grad.dtype and weight.grad is gradient
-    assert torch.equal(weight.codes, codes) and torch.equal(weight.scale, scale)
-    assert torch.equal(weight.get_high_precision_init_val(), kept)
-    assert weight.main_grad.shape == (48, 32) and weight.partition_dim == 1
-    assert weight.requires_grad and weight.is_leaf and weight in optimizer.state
-    weight.grad = None
-    module(torch.randn(2, 32, dtype=weight.dtype)).sum().backward()
-    assert weight.grad.dtype == weight.dtype
-    optimizer.step()
-    assert not torch.equal(weight.codes, codes)  # the optimizer writes to the parameter that the module reads
-
-
-@pytest.mark.parametrize("rule", [None, recipe.MXFP8BlockScaling()])
-def test_a_move_that_fails_leaves_the_codes(rule):
-    module = quantized(MODULES["LayerNormMLP"], **({} if rule is None else {"recipe": rule}))
-    module(torch.randn(2, 32)).sum().backward()
-    weights = weights_of(module)
-    before = {name: [weight, *weight.held()[:4]] for name, weight in weights.items()}
-    calls = failing = 0
-
-    def moved(tensor):
-        nonlocal calls
-        calls += 1
-        if calls == failing:
-            raise RuntimeError("no such device")
-        return tensor.clone()
-
-    module._apply(moved)
-    count = calls
-    assert count > 8
-    for place in range(1, count + 1):
-        calls, failing = 0, place
-        parts = {name: weight.held()[:4] for name, weight in weights.items()}
-        with pytest.raises(RuntimeError, match="no such device"):
-            module._apply(moved)
-        assert list(module.state_dict()) and all(buffer.device.type == "cpu" for buffer in module.buffers())
-        for name, weight in weights.items():
-            assert module.get_parameter(name) is weight is before[name][0]
-            kept = {part is other for part, other in zip(weight.held()[:4], parts[name], strict=True) if other is not None}
-            assert len(kept) == 1, "all parts have moved, or none"
-            assert all(now is None or torch.equal(now, old) for now, old in zip(weight.held()[:4], before[name][1:], strict=True))
 
 
 @pytest.mark.parametrize("copier", [copied, pickled, saved])
